@@ -1,0 +1,58 @@
+# Nearfield: `make bench` runs the main job, `make test` the tests; both set up .venv by themselves.
+# Needs Python 3.10 or newer and make, nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Threads that spin while they wait slow each other down on few cores; large arrays should not go back to the system.
+export GOMP_SPINCOUNT := 0
+export MALLOC_MMAP_THRESHOLD_ := 1073741824
+export MALLOC_TRIM_THRESHOLD_ := 2147483648
+
+.DEFAULT_GOAL := help
+.PHONY: help bench test check format lint types slow speed docs clean
+
+help:  ## say what each target does
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "Setting up Nearfield in $(VENV) (about two minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "Adding the development tools"
+	@$(PIP) install --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+bench: $(VENV)/installed  ## set up, compare methods fairly on the built-in data, write leaderboard and report
+	@$(BIN)/nearfield bench
+
+test: $(VENV)/installed-dev  ## set up and run the tests
+	@$(BIN)/python -m pytest
+
+check: lint types test  ## formatting, lint, types and tests
+
+format: $(VENV)/installed-dev  ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: $(VENV)/installed-dev  ## formatting and lint, without changing anything
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: $(VENV)/installed-dev  ## strict type checking of the package
+	@$(BIN)/mypy
+
+slow: $(VENV)/installed-dev  ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow
+
+speed: $(VENV)/installed-dev  ## time and memory beside pytorch-metric-learning and the bare matrix product
+	@$(BIN)/python -m benchmarks.speed
+
+docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (methods, command line)
+	@$(BIN)/python docs/generate.py
+
+clean:  ## remove the environment and the caches, keep the runs
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -1,0 +1,54 @@
+"""Nearfield: deep metric learning on a level field.
+
+    import nearfield as nf
+    loss = nf.losses.create("multi_similarity")
+    value = loss(embeddings, labels)
+    nf.retrieval_metrics(embeddings, labels)
+
+Names are imported when they are first used, so that `import nearfield` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from nearfield import data, losses, metrics, mining, models, pairs, samplers
+    from nearfield.config import BenchConfig, RunConfig
+    from nearfield.errors import InputError, NearfieldError, RunError
+    from nearfield.metrics import retrieval_metrics
+    from nearfield.pairs import pair_weights
+    from nearfield.training import train
+
+_MODULES = ("data", "losses", "metrics", "mining", "models", "pairs", "samplers")
+_NAMES = {
+    "BenchConfig": "config",
+    "InputError": "errors",
+    "NearfieldError": "errors",
+    "RunConfig": "config",
+    "RunError": "errors",
+    "pair_weights": "pairs",
+    "retrieval_metrics": "metrics",
+    "train": "training",
+}
+
+__all__ = [  # noqa: RUF022 - modules, then names
+    "data", "losses", "metrics", "mining", "models", "pairs", "samplers",
+    "BenchConfig", "InputError", "NearfieldError", "RunConfig", "RunError",
+    "pair_weights", "retrieval_metrics", "train", "__version__",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"nearfield.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"nearfield.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'nearfield' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,161 @@
+"""The command line: `nearfield COMMAND`. Only the chosen command imports what it needs.
+
+Exit codes: 0 fine, 1 the work failed, 2 usage or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nearfield import __version__
+from nearfield.errors import NearfieldError
+
+DESCRIPTION = "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
+EPILOG = """examples:
+  nearfield bench                        compare three methods on the built-in glyphs, with a report
+  nearfield bench --dry-run              what that would run, and how long it would take
+  nearfield train --set method.name=fastap --out runs/fastap
+  nearfield eval embeddings.npy labels.npy --ks 1 10 100
+  nearfield methods multi_similarity     the idea, the equation, the defaults, the source
+
+`nearfield COMMAND --help` explains a command. Exit codes: 0 fine, 1 failed, 2 usage, 130 interrupted."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # threads that spin while they wait slow each other down
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except NearfieldError as error:
+        print(f"nearfield: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nearfield: interrupted; the same command goes on from here.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole grammar; importing nothing heavy."""
+    parser = argparse.ArgumentParser("nearfield", description=DESCRIPTION, epilog=EPILOG, formatter_class=_Raw)
+    parser.add_argument("--version", action="version", version=f"nearfield {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_bench(commands)
+    _add_train(commands)
+    _add_eval(commands)
+    _add_methods(commands)
+    _add_data(commands)
+    _add_report(commands)
+    return parser
+
+
+_Raw = argparse.RawDescriptionHelpFormatter
+_Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add(commands: _Commands, name: str, summary: str, example: str) -> argparse.ArgumentParser:  # type: ignore[valid-type]
+    return commands.add_parser(  # type: ignore[attr-defined,no-any-return]
+        name, help=summary, description=summary, epilog=f"example:\n  {example}", formatter_class=_Raw
+    )
+
+
+def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
+    example = "nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800"
+    parser = _add(commands, "bench", "compare methods under equal conditions; leaderboard and report", example)
+    parser.add_argument("config", nargs="?", type=Path, help="TOML file of a bench; defaults compare three methods on glyphs")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
+    parser.add_argument("--data", metavar="NAME", help="train and test on this data (see `nearfield data list`)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (default: the cores)")
+    _add_out(parser, "runs/bench")
+    _add_set(parser, "run.steps=800")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing")
+    parser.add_argument("--json", action="store_true", help="print the leaderboard as JSON")
+    parser.set_defaults(run=_lazy("bench"))
+
+
+def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
+    example = "nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20"
+    parser = _add(commands, "train", "train one method and test it; goes on where it was interrupted", example)
+    parser.add_argument("config", nargs="?", type=Path, help="TOML file of a run, for example a run folder's config.toml")
+    _add_out(parser, "runs/train")
+    _add_set(parser, "optimizer.lr=1e-3")
+    parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=_lazy("train"))
+
+
+def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
+    example = "nearfield eval embeddings.npy labels.npy --ks 1 10 100 1000 --metrics recall map_at_r"
+    parser = _add(commands, "eval", "retrieval metrics of anybody's embeddings", example)
+    parser.add_argument("embeddings", type=Path, help="(N, D) embeddings: npy, npz, csv, parquet or safetensors")
+    parser.add_argument("labels", nargs="?", type=Path, help="(N,) integer labels; may be inside the embeddings' file")
+    parser.add_argument("--gallery", type=Path, help="search these embeddings instead of the queries themselves")
+    parser.add_argument("--gallery-labels", type=Path, help="labels of the gallery")
+    parser.add_argument("--ks", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help="cut-offs of recall@K")
+    parser.add_argument("--metrics", nargs="+", default=["recall", "r_precision", "map_at_r", "nmi"], metavar="NAME")
+    parser.add_argument("--distance", default="cosine", help="cosine, euclidean or hamming")
+    parser.add_argument("--ties", default="expected", help="expected, optimistic or pessimistic")
+    parser.add_argument("--per-query", type=Path, metavar="FILE", help="write every query's scores to a csv or parquet file")
+    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
+    parser.set_defaults(run=_lazy("evaluate"))
+
+
+def _add_methods(commands: _Commands) -> None:  # type: ignore[valid-type]
+    parser = _add(commands, "methods", "list the methods, or explain one", "nearfield methods fastap")
+    parser.add_argument("name", nargs="?", help="explain this method")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=_lazy("methods"))
+
+
+def _add_data(commands: _Commands) -> None:  # type: ignore[valid-type]
+    parser = _add(commands, "data", "list, describe and picture the data", "nearfield data sheet glyphs -o glyphs.png")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = _add(actions, "list", "every known dataset", "nearfield data list")
+    show = _add(actions, "show", "counts, splits and fingerprint of a dataset", "nearfield data show glyphs")
+    sheet = _add(actions, "sheet", "write a contact sheet of a dataset", "nearfield data sheet glyphs -o glyphs.png")
+    for each in (show, sheet):
+        each.add_argument("name", help="a dataset (see `nearfield data list`)")
+    sheet.add_argument("-o", "--out", type=Path, help="PNG file to write (default: NAME.png)")
+    sheet.add_argument("--classes", type=int, default=12, help="rows of the sheet")
+    for each in (listing, show):
+        each.add_argument("--json", action="store_true", help="print as JSON")
+    listing.set_defaults(run=_lazy("data_list"))
+    show.set_defaults(run=_lazy("data_show"))
+    sheet.set_defaults(run=_lazy("data_sheet"))
+
+
+def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
+    example = "nearfield report runs/bench -o report.html"
+    parser = _add(commands, "report", "write a bench's report: one HTML file that opens offline", example)
+    parser.add_argument("bench", type=Path, help="folder of a bench")
+    parser.add_argument("-o", "--out", type=Path, help="HTML file to write (default: report.html in the folder)")
+    parser.set_defaults(run=_lazy("report"))
+
+
+def _add_out(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--out", type=Path, default=Path(default), metavar="DIR", help=f"folder to write (default: {default})")
+
+
+def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
+    help = f"override a key of the configuration, for example {example}; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help)
+
+
+def _lazy(command: str):  # type: ignore[no-untyped-def]
+    """The function of `nearfield.commands`, imported when it is called."""
+
+    def run(arguments: argparse.Namespace) -> int | None:
+        from nearfield import commands
+
+        result: int | None = getattr(commands, command)(arguments)
+        return result
+
+    return run

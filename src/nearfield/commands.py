@@ -1,0 +1,308 @@
+"""What each command of the command line does: read the arguments, call the library, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from nearfield.config import BenchConfig, RunConfig, build_config, merge, read_toml
+from nearfield.errors import InputError
+
+console = Console(highlight=False)
+notes = Console(stderr=True, highlight=False)
+
+
+def bench(arguments: argparse.Namespace) -> None:
+    """Compare methods; see `nearfield.bench`."""
+    from nearfield.bench import Job, check_methods, estimate_seconds, plan, run_bench
+
+    config = bench_config(arguments)
+    jobs = arguments.jobs or os.cpu_count() or 1
+    if jobs < 1:
+        raise InputError(f"--jobs must be at least 1; got {jobs}.")
+    planned = plan(config, arguments.out)
+    todo = [job for job in planned if not job.done]
+    if arguments.dry_run:
+        check_methods(config)
+        _print_plan(config, planned, estimate_seconds(config, jobs, todo), jobs, arguments.json)
+        return
+    notes.print(f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}")
+    with _stopping_on_sigterm(), _progress() as bar:
+        total = bar.add_task("all runs", total=len(todo) * config.run.steps, info="")
+        tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in todo}
+
+        def watch(job: Job, step: int, latest: dict[str, float]) -> None:
+            bar.update(tasks[job.folder], completed=step, visible=step < config.run.steps, info=_numbers(latest))
+            bar.update(total, completed=sum(bar.tasks[t].completed for t in tasks.values()))
+
+        standings = run_bench(config, arguments.out, jobs, watch)
+    from nearfield.report import write_report
+
+    report = write_report(arguments.out, arguments.out / "report.html")
+    if arguments.json:
+        console.print_json(json.dumps({"leaderboard": [asdict(s) for s in standings], "report": str(report)}))
+        return
+    console.print(leaderboard_table(standings, arguments.out, config))
+    console.print(f"Report: {report}", soft_wrap=True)
+
+
+def bench_config(arguments: argparse.Namespace) -> BenchConfig:
+    """The configuration file, then the shortcuts, then `--set`."""
+    values = read_toml(arguments.config) if arguments.config else {}
+    if arguments.methods:
+        values["methods"] = [{"name": name} for name in arguments.methods]
+    if arguments.seeds is not None:
+        values["seeds"] = list(range(arguments.seeds))
+    if arguments.data:
+        values.setdefault("run", {}).setdefault("data", {})["name"] = arguments.data
+    return build_config(BenchConfig, merge(values, arguments.overrides))
+
+
+def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -> Table:
+    """The leaderboard as a terminal table, in percent, with raw pixels as the floor."""
+    from nearfield.bench import COLUMNS
+    from nearfield.store import Store
+
+    title = f"{config.run.data.name}, test classes, {len(config.seeds)} seeds: percent, mean ± 95 % interval"
+    table = Table("method", *COLUMNS, "train s", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for standing in standings:
+        cells = [_percent(standing.mean[c], standing.half_width[c]) for c in COLUMNS]
+        table.add_row(standing.method, *cells, f"{standing.train_seconds:.0f}")
+    pixels = Store(folder / "results.sqlite").meta()["pixels"]
+    table.add_section()
+    table.add_row("raw pixels", *[_percent(pixels[c], None) if c in pixels else "" for c in COLUMNS], "")
+    return table
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train one run; see `nearfield.training`."""
+    from nearfield.training import Interrupted
+    from nearfield.training import train as run_training
+
+    values = merge(read_toml(arguments.config) if arguments.config else {}, arguments.overrides)
+    config = build_config(RunConfig, values)
+    stopping = _StopFlag()
+    try:
+        with _report_progress(arguments.progress, config, stopping) as report:
+            result = run_training(config, arguments.out, report, stopping)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    if arguments.json:
+        console.print_json(json.dumps(result))
+    elif arguments.progress == "bar":
+        scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
+        console.print(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True)
+        console.print(f"Folder: {arguments.out}", soft_wrap=True)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Metrics of embeddings on disk; see `nearfield.evalfiles`."""
+    from nearfield.evalfiles import evaluate_files
+
+    scores = evaluate_files(
+        arguments.embeddings,
+        arguments.labels,
+        gallery=arguments.gallery,
+        gallery_labels=arguments.gallery_labels,
+        ks=tuple(arguments.ks),
+        metrics=tuple(arguments.metrics),
+        distance=arguments.distance,
+        ties=arguments.ties,
+        per_query=arguments.per_query,
+    )
+    if arguments.json:
+        console.print_json(json.dumps(scores))
+        return
+    table = Table("metric", "percent")
+    table.columns[1].justify = "right"
+    for name, value in scores.items():
+        table.add_row(name, f"{100 * value:.2f}")
+    console.print(table)
+
+
+def methods(arguments: argparse.Namespace) -> None:
+    """List the methods or explain one."""
+    from nearfield import losses
+
+    found = [losses.method(arguments.name)] if arguments.name else [losses.method(name) for name in losses.names()]
+    if arguments.json:
+        facts = [{"name": m.name, "source": m.source, "defaults": _defaults(m), "idea": m.idea} for m in found]
+        console.print_json(json.dumps(facts[0] if arguments.name else facts))
+        return
+    if not arguments.name:
+        table = Table("method", "source", "parameters")
+        for m in found:
+            table.add_row(m.name, m.source, ", ".join(_defaults(m)))
+        console.print(table)
+        return
+    (m,) = found
+    console.print(f"[bold]{m.name}[/bold]  {m.source}\n", soft_wrap=True)
+    console.print(m.idea, soft_wrap=True, markup=False)
+    console.print("\ndefaults: " + ", ".join(f"{k} = {v}" for k, v in _defaults(m).items()), soft_wrap=True, markup=False)
+    for name, preset in m.presets.items():
+        console.print(f"preset {name}: " + ", ".join(f"{k} = {v}" for k, v in preset.items()), soft_wrap=True, markup=False)
+    for name, space in m.space.items():
+        log = ", log scale" if getattr(space, "log", False) else ""
+        console.print(f"search {name}: {space.low} to {space.high}{log}", markup=False)
+    console.print(f"sampler: {m.sampler}")
+
+
+def data_list(arguments: argparse.Namespace) -> None:
+    """Every dataset with its counts."""
+    from nearfield import data
+
+    summaries = [data.load(name).summary() for name in data.names()]
+    if arguments.json:
+        console.print_json(json.dumps(summaries))
+        return
+    table = Table("name", "images", "size", "classes", "categories", "train classes", "test classes")
+    for s in summaries:
+        keys = ("name", "images", "image_size", "classes", "categories", "train_classes", "test_classes")
+        table.add_row(*(str(s[key]) for key in keys))
+    console.print(table)
+
+
+def data_show(arguments: argparse.Namespace) -> None:
+    """One dataset's description, counts and categories."""
+    import numpy as np
+
+    from nearfield import data
+
+    dataset = data.load(arguments.name)
+    counts = np.bincount(dataset.class_category, minlength=len(dataset.category_names))
+    categories = {name: int(count) for name, count in zip(dataset.category_names, counts, strict=True)}
+    if arguments.json:
+        console.print_json(json.dumps({**dataset.summary(), "category_classes": categories}))
+        return
+    console.print(dataset.description, soft_wrap=True, markup=False)
+    table = Table(show_header=False)
+    for key, value in dataset.summary().items():
+        table.add_row(key.replace("_", " "), str(value))
+    table.add_row("classes by category", ", ".join(f"{name} {count}" for name, count in categories.items()))
+    console.print(table)
+
+
+def data_sheet(arguments: argparse.Namespace) -> None:
+    """Write a contact sheet."""
+    from nearfield import data
+    from nearfield.data.sheet import contact_sheet
+
+    out = arguments.out or Path(f"{arguments.name}.png")
+    contact_sheet(data.load(arguments.name), out, classes=arguments.classes)
+    console.print(f"Sheet: {out}", soft_wrap=True)
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write a bench's report."""
+    from nearfield.report import write_report
+
+    out = write_report(arguments.bench, arguments.out or arguments.bench / "report.html")
+    console.print(f"Report: {out}", soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Showing
+
+
+def _defaults(method: Any) -> dict[str, Any]:
+    return {n: None if p.default is p.empty else p.default for n, p in method.parameters.items()}
+
+
+def _percent(value: float, half_width: float | None) -> str:
+    return f"{100 * value:.1f}" + (f" ± {100 * half_width:.1f}" if half_width is not None else "")
+
+
+def _numbers(latest: dict[str, float]) -> str:
+    return "  ".join(f"{k} {v:.3f}" for k, v in latest.items() if k != "step")
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[info]}"), console=notes)
+
+
+def _print_plan(config: BenchConfig, planned: list[Any], seconds: float, jobs: int, as_json: bool) -> None:
+    rows = [{"method": j.config.method.name, "seed": j.config.seed, "folds": 1, "steps": j.config.steps, "done": j.done} for j in planned]
+    if as_json:
+        console.print_json(json.dumps({"runs": rows, "digest": config.digest(), "estimated_seconds": seconds}))
+        return
+    table = Table("method", "seed", "folds", "steps", "state", title=f"bench {config.digest()} on {config.run.data.name}")
+    for row in rows:
+        state = "finished" if row["done"] else "to run"
+        table.add_row(str(row["method"]), str(row["seed"]), str(row["folds"]), str(row["steps"]), state)
+    console.print(table)
+    console.print(f"about {seconds / 60:.1f} minutes, {jobs} runs at a time")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Stopping and progress of a run
+
+
+class _StopFlag:
+    """Set by SIGINT or SIGTERM: the loop finishes its step and saves. A second signal stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+@contextmanager
+def _stopping_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that the runs are told to save."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _report_progress(kind: str, config: RunConfig, stopping: _StopFlag) -> Iterator[Callable[..., None]]:
+    """How a run's progress is shown: a bar, or a JSON line now and then for the process that started the run."""
+    if kind == "json":
+        last = 0.0
+
+        def line(step: int, steps: int, latest: dict[str, float]) -> None:
+            nonlocal last
+            if time.monotonic() - last > 0.2 or step == steps:
+                last = time.monotonic()
+                try:
+                    print(json.dumps({"step": step, **latest}), flush=True)
+                except BrokenPipeError:  # whoever started us is gone: save and stop
+                    stopping.asked = True
+
+        yield line
+    elif kind == "bar":
+        with _progress() as bar:
+            task = bar.add_task(config.method.name, total=config.steps, info="")
+            yield lambda step, steps, latest: bar.update(task, completed=step, info=_numbers(latest))
+    else:
+        yield lambda step, steps, latest: None

@@ -1,0 +1,185 @@
+"""A run, and a comparison of runs, as typed, frozen values: read from TOML, overridden with `a.b=value`, hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nearfield.errors import InputError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+AtLeastZero = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(BaseModel):
+    """Base of all configuration values: frozen, and closed to unknown keys."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """A short hash of the resolved value, the same on every machine."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_toml(self) -> str:
+        """The resolved value as TOML; keys that are None are left out, as TOML has no null."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+class DataConfig(Config):
+    """Which data, and which share of its training classes is held out to choose the epoch."""
+
+    name: str = "glyphs"
+    val_fraction: Fraction = 0.2
+    split_seed: int = 0
+
+
+class ModelConfig(Config):
+    """The network: a small convolutional backbone and a linear embedding head."""
+
+    backbone: Literal["conv"] = "conv"
+    width: Count = 32
+    dim: Count = 64
+
+
+class SamplerConfig(Config):
+    """How batches are drawn: `per_class` images of each of batch_size / per_class classes, or a plain shuffle."""
+
+    name: Literal["m_per_class", "shuffle"] = "m_per_class"
+    batch_size: Annotated[int, Field(ge=2)] = 128
+    per_class: Count = 4
+
+
+class OptimizerConfig(Config):
+    """AdamW with a cosine schedule; parameters inside the loss (proxies, margins) have a rate of their own."""
+
+    lr: Positive = 2e-3
+    loss_lr: Positive = 0.05
+    weight_decay: AtLeastZero = 1e-4
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+
+
+class MethodConfig(Config):
+    """A method by name, with parameters that differ from its defaults."""
+
+    name: str = "multi_similarity"
+    params: dict[str, float | int | bool | str] = {}
+
+
+class RunConfig(Config):
+    """One training run: everything that its result depends on."""
+
+    method: MethodConfig = MethodConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    sampler: SamplerConfig = SamplerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    steps: Count = 400
+    eval_every: Count = 50
+    select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: Count = 1
+
+
+class BenchConfig(Config):
+    """A comparison: methods x seeds, everything else equal."""
+
+    methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
+        MethodConfig(name="multi_similarity"),
+        MethodConfig(name="fastap"),
+        MethodConfig(name="proxy_softmax"),
+    )
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1)
+    run: RunConfig = RunConfig()
+
+    def runs(self) -> list[RunConfig]:
+        """Every run of the comparison, seed by seed, so that an unfinished table is already fair."""
+        return [self.run.model_copy(update={"method": m, "seed": s}) for s in self.seeds for m in self.methods]
+
+
+C = TypeVar("C", bound=Config)
+
+
+def load_config(kind: type[C], path: Path | None = None, overrides: Iterable[str] = ()) -> C:
+    """Read `kind` from a TOML file (or its defaults), apply `a.b=value` overrides, and validate."""
+    return build_config(kind, merge(read_toml(path) if path else {}, overrides))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; InputError if there is none or it does not parse."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the config {path}: {error.strerror}. Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
+
+
+def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """`values` with each override `a.b=value` applied; the value is read as TOML, or as text if it is not."""
+    merged = json.loads(json.dumps(values))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set takes a.b=value; got {override!r}.")
+        *tables, last = key.strip().split(".")
+        at = merged
+        for table in tables:
+            at = at.setdefault(table, {})
+            if not isinstance(at, dict):
+                raise InputError(f"--set {override}: {table!r} is a value, not a table.")
+        at[last] = _parse(text.strip())
+    return merged
+
+
+def build_config(kind: type[C], values: Mapping[str, Any]) -> C:
+    """Validate `values` as `kind`; InputError names every offending key, the rule and the nearest valid key."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = [_explain(kind, problem) for problem in error.errors()]
+        raise InputError("\n".join(["the configuration is not valid:", *(f"  {p}" for p in problems)])) from None
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(kind: type[Config], problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        valid = _keys_at(kind, problem["loc"][:-1])
+        return f"{where} is not a key here; {nearest(str(problem['loc'][-1]), valid)}"
+    return f"{where}: {problem['msg']}; got {problem['input']!r}."
+
+
+def _keys_at(kind: type[Config], location: tuple[Any, ...]) -> list[str]:
+    """The valid keys of the table at `location` inside `kind`."""
+    for part in location:
+        if isinstance(part, str) and part in kind.model_fields:
+            kind = _config_inside(kind.model_fields[part].annotation) or kind
+    return list(kind.model_fields)
+
+
+def _config_inside(annotation: Any) -> type[Config] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _config_inside(part))), None)

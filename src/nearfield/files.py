@@ -1,0 +1,62 @@
+"""Writing files so that a reader, or a crash, never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nearfield.errors import RunError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`; move it over `path` when the block succeeds, delete it when it fails."""
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {target}: {error.strerror or error}. Free space or choose another folder."
+        ) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {target}: {error.strerror or error}. Free space or choose another folder."
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path` atomically, in UTF-8."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` to `path` atomically as indented JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _flush_to_disk(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

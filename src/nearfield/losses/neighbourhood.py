@@ -1,0 +1,335 @@
+"""Losses in which a pair is weighed against the other pairs of its query: log-sum-exp over a row.
+
+Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
+GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019), and its supplement.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.errors import require_one_of, require_positive
+from nearfield.mining import MultiSimilarityMiner
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.registry import Real, register
+
+
+@register(
+    "lifted",
+    "Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016; Unbiased Evaluation Eq. 2",
+    space={"margin": Real(0.2, 2.0)},
+    similarities="PN",
+)
+class Lifted(PairLoss):
+    """Lifted structure: each positive pair against all negatives of both of its ends.
+
+        J_ij = log( sum_{k in N_i} exp(m - d_ik) + sum_{l in N_j} exp(m - d_jl) ) + d_ij
+        L = 1/(2|P|) sum over unordered positive pairs of [J_ij]_+^2
+
+    Embeddings are not normalised. With r_i = sum_{N_i} exp(m - d): dL/dd_ij = [J_ij]_+ / |P|, and for a negative
+    dL/dd_ik = -exp(m - d_ik) 1/|P| sum_j [J_ij]_+ / (r_i + r_j); a first sweep collects log r. Half of dL/dd_ij belongs
+    to S_ij and half to S_ji.
+    """
+
+    normalized = False
+    own_batch = True
+    measure = "euclidean"
+    surveys = True
+    reduction = "terms"
+
+    def __init__(self, margin: float = 1.0, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        self.margin = margin
+
+    def survey(self, block: Block) -> torch.Tensor:
+        return torch.logsumexp(self.margin - block.neg, 1)  # log r, (B,)
+
+    def weigh(self, block: Block) -> Weighted:
+        log_r = block.survey[block.order]  # (B,)
+        both = torch.logaddexp(log_r[:, None], block.survey[block.pos_index])  # (B, P)
+        j = (both + block.pos).clamp(min=0)  # padding is -inf and becomes 0
+        pull = (j * (log_r[:, None] - both).exp()).sum(1)
+        share = (self.margin - block.neg - log_r[:, None]).exp_()
+        return Weighted(j.square().sum(1) / 2, j, -2 * pull[:, None] * share, block.num_pos)
+
+
+@register(
+    "lifted_generalized",
+    "GPW Eq. 6, after Song et al. 2016 and Hermans et al. 2017",
+    space={"lam": Real(0.0, 2.0)},
+    similarities="N",
+)
+class LiftedGeneralized(PairLoss):
+    """Lifted structure as the Multi-Similarity paper writes it: the whole positive set against the whole negative set.
+
+        L = sum_i [ log sum_{k in P_i} exp(lam - S_ik) + log sum_{k in N_i} exp(S_ik) ]_+
+
+    In an active row W+ = -softmax over P_i of -S and W- = softmax over N_i of S: each side sums to 1 in size.
+    The paper's sum over y_k = y_i includes k = i; it is excluded here. It leaves lam open; 1 is used.
+    """
+
+    reduction = "sum"
+
+    def __init__(self, lam: float = 1.0, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        self.lam = lam
+
+    def weigh(self, block: Block) -> Weighted:
+        pull, pull_share = log_sum_exp(self.lam - block.pos)
+        push, push_share = log_sum_exp(block.neg)
+        value = (pull + push).clamp(min=0)
+        active = (value > 0).to(value.dtype)[:, None]
+        return Weighted(value, -pull_share * active, push_share * active)
+
+
+@register(
+    "lifted_star",
+    "GPW Eq. 16 (the ablation's LiftedStruct*)",
+    space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True)},
+    presets={"code": {"beta": 40.0}},
+    similarities="N",
+)
+class LiftedStar(PairLoss):
+    """Lifted structure with two temperatures and no hinge.
+
+        L = 1/M sum_i { 1/alpha log sum_{P_i} exp(-alpha S) + 1/beta log sum_{N_i} exp(beta S) }
+
+    W+ = -softmax over P_i of -alpha S, W- = softmax over N_i of beta S, both over M.
+    The authors' ablation code uses prefactors 2/alpha and 2/beta, and beta = 40 (preset "code" for the latter).
+    """
+
+    def __init__(self, alpha: float = 2.0, beta: float = 50.0, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
+
+    def weigh(self, block: Block) -> Weighted:
+        pull, pull_share = log_sum_exp(-self.alpha * block.pos)
+        push, push_share = log_sum_exp(self.beta * block.neg)
+        return Weighted(pull / self.alpha + push / self.beta, -pull_share, push_share)
+
+
+@register(
+    "bin_lifted",
+    "GPW supplement Eq. 10 (the ablation's BinLifted)",
+    space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
+    similarities="SN",
+)
+class BinLifted(PairLoss):
+    """The mean of binomial and lifted weights: half self-similarity, half the neighbours' similarities.
+
+        W- = 1/2M (sigmoid(beta (S - lam)) + softmax over N_i of beta S),  W+ likewise with -alpha (S - lam)
+
+    The loss with exactly this gradient is integrated here. Eq. 10 carries no 1/|N_i| on the binomial part, unlike
+    Eq. 10 of the main paper: `binomial_norm="mean"` adds it. A side without pairs contributes nothing.
+    """
+
+    needs = "nothing"
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        lam: float = 0.5,
+        binomial_norm: str = "sum",
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
+        self.lam = lam
+        self.binomial_norm = require_one_of("binomial_norm", binomial_norm, ("sum", "mean"))
+
+    def weigh(self, block: Block) -> Weighted:
+        up, down = -self.alpha * (block.pos - self.lam), self.beta * (block.neg - self.lam)
+        pull, pull_share = log_sum_exp(-self.alpha * block.pos)
+        push, push_share = log_sum_exp(self.beta * block.neg)
+        each_pos, each_neg = torch.ones_like(pull), torch.ones_like(push)
+        if self.binomial_norm == "mean":
+            each_pos, each_neg = 1 / block.num_pos.clamp(min=1), 1 / block.num_neg.clamp(min=1)
+        value = (F.softplus(up).sum(1) * each_pos + pull) / self.alpha
+        value = value + (F.softplus(down).sum(1) * each_neg + push) / self.beta
+        pos = -(torch.sigmoid(up) * each_pos[:, None] + pull_share)
+        neg = torch.sigmoid(down) * each_neg[:, None] + push_share
+        return Weighted(value / 2, pos / 2, neg / 2)
+
+
+@register(
+    "multi_similarity",
+    "Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019, Eqs. 11-15",
+    space={
+        "alpha": Real(0.5, 20.0, log=True),
+        "beta": Real(10.0, 100.0, log=True),
+        "lam": Real(0.0, 1.0),
+        "eps": Real(0.0, 0.5),
+    },
+    presets={"paper": {"beta": 50.0, "lam": 1.0}, "code": {"beta": 40.0, "lam": 0.5}},
+    similarities="SPN",
+)
+class MultiSimilarity(PairLoss):
+    """Multi-Similarity: mine by relative similarity (P), then weigh by self-similarity (S) and the neighbours' (N).
+
+        mining  keep negative j iff S_ij > min_{P_i} S - eps, positive j iff S_ij < max_{N_i} S + eps   (Eqs. 11, 12)
+        L = 1/M sum_i { 1/alpha log(1 + sum_{P*} exp(-alpha (S - lam))) + 1/beta log(1 + sum_{N*} exp(beta (S - lam))) }
+
+    W- = exp(beta (S - lam)) / (1 + sum_{N*} ...) / M, W+ the mirror image (Eqs. 13, 14). `mine=False` leaves only the
+    weighting, `weight=False` only the mining (mean of 1 - S over P* plus mean of S over N*). Queries without a positive
+    or a negative, or with nothing mined, contribute 0; the divisor stays M.
+    The paper states lam = 1, beta = 50, with which negatives get next to no weight; the released code uses lam = 0.5,
+    beta = 40 (presets "paper", "code"); lam = 0.5, beta = 50 is what later libraries use and the default here.
+    The released code removes self pairs by S < 1 - 1e-5, and so duplicates too; here only the index decides.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        lam: float = 0.5,
+        eps: float = 0.1,
+        mine: bool = True,
+        weight: bool = True,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        if mine and engine.get("miner") is None:
+            engine["miner"] = MultiSimilarityMiner(eps)
+        super().__init__(**engine)
+        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
+        self.lam, self.weight = lam, weight
+
+    def weigh(self, block: Block) -> Weighted:
+        if not self.weight:
+            return self._mean(block)
+        pull, pull_share = log_sum_exp(-self.alpha * (block.pos - self.lam), one=True)
+        push, push_share = log_sum_exp(self.beta * (block.neg - self.lam), one=True)
+        return Weighted(pull / self.alpha + push / self.beta, -pull_share, push_share)
+
+    @staticmethod
+    def _mean(block: Block) -> Weighted:
+        pos, neg = block.pos_mask.to(block.pos.dtype), block.neg_mask.to(block.neg.dtype)
+        pos, neg = pos / block.num_pos.clamp(min=1)[:, None], neg / block.num_neg.clamp(min=1)[:, None]
+        pulled = torch.where(block.pos_mask, 1 - block.pos, 0.0)
+        pushed = torch.where(block.neg_mask, block.neg, 0.0)
+        return Weighted((pulled * pos).sum(1) + (pushed * neg).sum(1), -pos, neg)
+
+
+@register(
+    "circle",
+    "Sun et al., Circle Loss, CVPR 2020",
+    space={"scale": Real(16.0, 256.0, log=True), "margin": Real(0.1, 0.5)},
+    presets={"paper": {"scale": 256.0, "margin": 0.25}},
+    similarities="SN",
+)
+class Circle(PairLoss):
+    """Circle: every similarity is pulled towards its own optimum, the harder the further it is from it.
+
+        L = mean_i softplus( log sum_{N_i} exp(s a_n (S - m)) + log sum_{P_i} exp(-s a_p (S - 1 + m)) )
+        a_p = [1 + m - S]_+,  a_n = [S + m]_+   (weights, not differentiated)
+
+    The paper uses s = 256, m = 0.25 for faces (preset "paper"); s = 80, m = 0.4 is its setting for retrieval.
+    """
+
+    reduction = "usable"
+
+    def __init__(self, scale: float = 80.0, margin: float = 0.4, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        (self.scale,) = require_positive(scale=scale)
+        self.margin = margin
+
+    def weigh(self, block: Block) -> Weighted:
+        m = self.margin
+        slope_p = self.scale * (1 + m - block.pos.clamp(max=1 + m))
+        slope_n = self.scale * (block.neg.clamp(min=-m) + m)
+        up = torch.where(block.pos_mask, -slope_p * (block.pos - (1 - m)), -torch.inf)
+        down = torch.where(block.neg_mask, slope_n * (block.neg - m), -torch.inf)
+        pull, pull_share = log_sum_exp(up)
+        push, push_share = log_sum_exp(down)
+        z = pull + push
+        on = torch.sigmoid(z)[:, None]
+        return Weighted(F.softplus(z), -on * slope_p * pull_share, on * slope_n * push_share)
+
+
+@register(
+    "nca",
+    "Goldberger et al., Neighbourhood Components Analysis, 2004; GPW supplement Eq. 1",
+    space={"scale": Real(1.0, 64.0, log=True)},
+    similarities="PN",
+)
+class NCA(PairLoss):
+    """Neighbourhood components: the probability that a soft nearest neighbour has the query's label.
+
+        L = -sum_i log( sum_{k in P_i} exp(s S_ik) / sum_{k != i} exp(s S_ik) )
+
+    W = s (softmax over all - softmax over P_i): the row sums to 0. The supplement of GPW omits the minus sign and the
+    exclusion of k = i. Queries without a positive contribute nothing.
+    """
+
+    needs = "positive"
+
+    def __init__(self, scale: float = 1.0, reduction: str = "sum", **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        (self.scale,) = require_positive(scale=scale)
+        self.reduction = "sum" if require_one_of("reduction", reduction, ("sum", "mean")) == "sum" else "usable"
+
+    def weigh(self, block: Block) -> Weighted:
+        up, down = self.scale * _hidden(block), self.scale * block.neg
+        near, near_share = log_sum_exp(up)
+        whole, up_share, down_share = log_sum_exp(up, down)
+        return Weighted(whole - near, self.scale * (up_share - near_share), self.scale * down_share)
+
+
+@register(
+    "supcon",
+    "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020 (L_out)",
+    space={"temperature": Real(0.02, 0.5, log=True)},
+    similarities="PN",
+)
+class SupCon(PairLoss):
+    """Supervised contrastive: each positive is classified against everybody else.
+
+    L = mean_i -1/|P_i| sum_{p in P_i} log( exp(S_ip / T) / sum_{k != i} exp(S_ik / T) )
+    """
+
+    needs = "positive"
+    reduction = "usable"
+
+    def __init__(self, temperature: float = 0.1, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        (self.temperature,) = require_positive(temperature=temperature)
+
+    def weigh(self, block: Block) -> Weighted:
+        t, each = self.temperature, 1 / block.num_pos.clamp(min=1)
+        whole, up_share, down_share = log_sum_exp(_hidden(block) / t, block.neg / t)
+        mean = torch.where(block.pos_mask, block.pos, 0.0).sum(1) * each
+        target = block.pos_mask * each[:, None]
+        return Weighted(whole - mean / t, (up_share - target) / t, down_share / t)
+
+
+@register(
+    "nt_xent",
+    "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
+    space={"temperature": Real(0.02, 0.5, log=True)},
+    similarities="PN",
+)
+class NTXent(PairLoss):
+    """Normalised temperature-scaled cross-entropy: each positive is classified against the negatives alone.
+
+    L = mean over (i, p) of -log( exp(S_ip / T) / (exp(S_ip / T) + sum_{n in N_i} exp(S_in / T)) )
+    """
+
+    reduction = "terms"
+
+    def __init__(self, temperature: float = 0.1, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        (self.temperature,) = require_positive(temperature=temperature)
+
+    def weigh(self, block: Block) -> Weighted:
+        t = self.temperature
+        push, push_share = log_sum_exp(block.neg / t)
+        gap = push[:, None] - block.pos / t  # (B, P); padding is -inf
+        lost = torch.sigmoid(gap)
+        return Weighted(F.softplus(gap).sum(1), -lost / t, push_share * (lost.sum(1, keepdim=True) / t), block.num_pos)
+
+
+def _hidden(block: Block) -> torch.Tensor:
+    """Positives with their padding at -inf, where a sum of exponentials of similarities does not see it, (B, P)."""
+    return block.pos.masked_fill(~block.pos_mask, -torch.inf)

@@ -1,0 +1,148 @@
+"""Losses over a batch of (anchor, positive) pairs: the positives of the other pairs are the negatives.
+
+A batch becomes pairs class by class in row order: the first item is an anchor, the second its positive, the third an
+anchor, the fourth its positive; an odd one out is left out.
+Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from nearfield.errors import InputError
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.registry import Real, register
+
+
+def pair_up(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the anchors and rows of their positives, each (K,)."""
+    ordered, rows = labels.sort(stable=True)
+    rank = torch.arange(len(labels), device=labels.device) - torch.searchsorted(ordered, ordered)
+    first = (rank % 2 == 0)[:-1] & (ordered[1:] == ordered[:-1])
+    at = first.nonzero().squeeze(1)
+    return rows[at], rows[at + 1]
+
+
+@register(
+    "npairs",
+    "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
+    space={"l2": Real(1e-5, 1e-2, log=True)},
+    presets={"proxy_anchor_authors": {"l2": 0.02}},
+    similarities="PN",
+    sampler="npairs",
+)
+class NPairs(PairLoss):
+    """N-pairs: each anchor must pick its positive among the positives of all pairs.
+
+        L = 1/K sum_i log(1 + sum_{j != i} exp(a_i . p_j - a_i . p_i)) + l2 (mean |a|^2 + mean |p|^2)
+
+    which is cross-entropy on A P^T; a target is shared evenly by references with the anchor's label. Embeddings are not
+    normalised in training, hence the penalty on their norms (5e-4 = 0.25 * 0.002 in TensorFlow and DMLPlayground).
+    "Unbiased Evaluation" Eq. 3 prints a distance where the code has this inner product.
+    """
+
+    normalized = False
+    reduction = "usable"
+
+    def __init__(self, l2: float = 5e-4, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        self.l2 = l2
+
+    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        return pair_up(labels)
+
+    def weigh(self, block: Block) -> Weighted:
+        real, each = block.pos_mask, 1 / block.num_pos.clamp(min=1)
+        whole, up_share, down_share = log_sum_exp(block.pos.masked_fill(~real, -math.inf), block.neg)
+        target = torch.where(real, block.pos, 0.0).sum(1) * each
+        return Weighted(whole - target, up_share - real * each[:, None], down_share)
+
+    def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
+        return norm_penalty(self.l2, queries, references)
+
+
+@register(
+    "angular",
+    "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017; Unbiased Evaluation Eqs. 4-5",
+    space={"angle": Real(30.0, 60.0)},
+    presets={"unbiased_evaluation": {"normalize": False, "l2": 5e-4}},
+    similarities="PN",
+    sampler="npairs",
+)
+class Angular(PairLoss):
+    """Angular: bound the angle at the negative of the triangle (anchor, positive, negative), whatever the scale.
+
+        f_apn = 4 tan^2(angle) (x_a + x_p) . x_n - 2 (1 + tan^2(angle)) x_a . x_p
+        L = 1/K sum_a log(1 + sum_n exp f_apn) + l2 (mean |z_a|^2 + mean |z_p|^2)
+
+    The negatives are the positives of the other pairs. f is itself one dot product: of the query
+    (4 t^2 (x_a + x_p), -2 (1 + t^2) x_a . x_p) and the reference (x_n, 1), and so the engine sees it.
+    The published hinge variants mask f by multiplication and get the "1 +" only because exp(0) = 1.
+    """
+
+    own_batch = True
+    reduction = "usable"
+
+    def __init__(self, angle: float = 45.0, l2: float = 0.0, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        if not 0 < angle < 90:
+            raise InputError(f"angle is in degrees and must be between 0 and 90; got {angle}.")
+        self.tan2, self.l2 = math.tan(math.radians(angle)) ** 2, l2
+
+    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        return pair_up(labels)
+
+    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        a, p = x[rows], x[columns]
+        offset = -2 * (1 + self.tan2) * (a * p).sum(1, keepdim=True)
+        return torch.cat([4 * self.tan2 * (a + p), offset], 1), torch.cat([p, torch.ones_like(offset)], 1)
+
+    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+        full[rows[:, None], columns] = 4 * self.tan2 * weights
+        full[columns[:, None], columns] = 4 * self.tan2 * weights
+        full[rows, columns] -= 2 * (1 + self.tan2) * weights.sum(1)
+        return full
+
+    def weigh(self, block: Block) -> Weighted:
+        value, share = log_sum_exp(block.neg, one=True)
+        return Weighted(value, torch.zeros_like(block.pos), share)
+
+    def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
+        return norm_penalty(self.l2, queries, references)
+
+
+@register(
+    "npairs_angular",
+    "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017, Eq. 8",
+    space={"angle": Real(30.0, 60.0), "lam": Real(0.1, 10.0, log=True)},
+    sampler="npairs",
+)
+class NPairsAngular(nn.Module):
+    """N-pairs on the raw embeddings plus `lam` times Angular on the normalised ones."""
+
+    def __init__(
+        self, angle: float = 45.0, lam: float = 2.0, l2: float = 5e-4, **engine: Unpack[EngineOptions]
+    ) -> None:
+        super().__init__()
+        self.npairs, self.angular, self.lam = NPairs(l2, **engine), Angular(angle, **engine), lam
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch of pairs; a 0-dim tensor."""
+        total: Tensor = self.npairs(embeddings, labels) + self.lam * self.angular(embeddings, labels)
+        return total
+
+    @property
+    def last(self) -> dict[str, int]:
+        """What the last call could not use."""
+        return self.npairs.last
+
+
+def norm_penalty(l2: float, queries: Tensor, references: Tensor) -> Tensor | None:
+    """l2 (mean |q|^2 + mean |r|^2), or None when there is nothing to penalise."""
+    if not l2 or not len(queries):
+        return None
+    return l2 * (queries.square().sum(1).mean() + references.square().sum(1).mean())

@@ -1,0 +1,302 @@
+"""Losses in which every pair is weighed by itself, and the normaliser is all that it shares with others.
+
+Axes: B queries of a block, P positives, N references, R histogram nodes. See `nearfield.pairs` for what a block is.
+GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019), and its supplement.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.errors import InputError, require_one_of, require_positive
+from nearfield.mining import DistanceWeightedMiner, draw_by_distance
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, over_distance
+from nearfield.registry import Real, Whole, register
+
+
+@register(
+    "contrastive",
+    "Hadsell et al., CVPR 2006; GPW Eq. 4; the hinge form as in Musgrave et al., A Metric Learning Reality Check, 2020",
+    space={"lam": Real(0.0, 1.0)},
+    presets={
+        "hadsell": {"form": "hadsell"},
+        "reality_check": {"form": "hinge"},
+        "reality_check_cub": {"form": "hinge", "pos_margin": 0.0, "neg_margin": 0.3841},
+        "reality_check_cars": {"form": "hinge", "pos_margin": 0.2652, "neg_margin": 0.5409},
+        "reality_check_sop": {"form": "hinge", "pos_margin": 0.2850, "neg_margin": 0.5130},
+    },
+    similarities="S",
+)
+class Contrastive(PairLoss):
+    """Contrastive: pull every positive, push negatives that are nearer than a margin.
+
+        "cosine"   1/M sum_i { sum_{N_i} [S - lam]_+ - sum_{P_i} S }                              (GPW Eq. 4)
+        "hadsell"  1/M sum_i { sum_{P_i} d^2 + sum_{N_i} [neg_margin - d]_+^2 }
+        "hinge"    mean over active positives of [d - pos_margin]_+ + mean over active negatives of [neg_margin - d]_+
+
+    Eq. 4 is a plain sum; the authors' code divides by the batch size, and so does this. In the cosine form positives
+    never stop pulling.
+    """
+
+    needs = "nothing"
+
+    def __init__(
+        self,
+        lam: float = 0.5,
+        form: str = "cosine",
+        pos_margin: float = 0.0,
+        neg_margin: float = 1.0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        self.lam, self.pos_margin, self.neg_margin = lam, pos_margin, neg_margin
+        self.form = require_one_of("form", form, ("cosine", "hadsell", "hinge"))
+        self.measure = {"cosine": "dot", "hadsell": "sqeuclidean", "hinge": "euclidean"}[form]  # type: ignore[assignment]
+        if form == "hinge":
+            self.surveys, self.reduction = True, "sum"
+
+    def survey(self, block: Block) -> Tensor:
+        return count_active(block, self.pos_margin, self.neg_margin)
+
+    def weigh(self, block: Block) -> Weighted:
+        if self.form == "hinge":
+            return mean_of_hinges(block, self.pos_margin, self.neg_margin)
+        if self.form == "hadsell":
+            d = block.neg.sqrt()
+            gap = (self.neg_margin - d).clamp_(min=0)
+            pulled = torch.where(block.pos_mask, block.pos, 0.0).sum(1)
+            return Weighted(pulled + gap.square().sum(1), block.pos_mask.to(d.dtype), -over_distance(gap, d))
+        gap = (block.neg - self.lam).clamp_(min=0)
+        pulled = torch.where(block.pos_mask, block.pos, 0.0).sum(1)
+        return Weighted(gap.sum(1) - pulled, -block.pos_mask.to(gap.dtype), (gap > 0).to(gap.dtype))
+
+
+@register(
+    "snr",
+    "Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019",
+    space={"pos_margin": Real(0.0, 0.5), "neg_margin": Real(0.5, 1.5), "reg": Real(1e-3, 0.5, log=True)},
+    presets={
+        "reality_check_cub": {"pos_margin": 0.3264, "neg_margin": 0.8446, "reg": 0.1382},
+        "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337},
+        "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831},
+    },
+    similarities="S",
+)
+class SNR(PairLoss):
+    """Contrastive hinge on the signal-to-noise distance of raw embeddings.
+
+        d(i, j) = var(z_j - z_i) / var(z_i)   over the components; the query is the signal, so d is not symmetric
+        L = mean over active positives of [d - pos_margin]_+ + mean over active negatives of [neg_margin - d]_+
+            + reg mean_i |sum_d z_id|
+
+    With centred vectors c this is |c_j - c_i|^2 / |c_i|^2, which needs only dot products; for centred unit vectors it
+    is the squared Euclidean distance. For triplets on this distance: `triplet(distance="snr", margin=0.2)`.
+    """
+
+    normalized = False
+    needs = "nothing"
+    measure = "snr"
+    surveys = True
+    reduction = "sum"
+
+    def __init__(
+        self,
+        pos_margin: float = 0.0,
+        neg_margin: float = 1.0,
+        reg: float = 0.0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        self.pos_margin, self.neg_margin, self.reg = pos_margin, neg_margin, reg
+
+    def survey(self, block: Block) -> Tensor:
+        return count_active(block, self.pos_margin, self.neg_margin)
+
+    def weigh(self, block: Block) -> Weighted:
+        return mean_of_hinges(block, self.pos_margin, self.neg_margin)
+
+    def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
+        return self.reg * queries.sum(1).abs().mean() if self.reg else None
+
+
+def count_active(block: Block, pos_margin: float, neg_margin: float) -> Tensor:
+    """How many positives are beyond, and negatives within, their margin, (B, 2)."""
+    return torch.stack([(block.pos > pos_margin).sum(1), (block.neg < neg_margin).sum(1)], 1)
+
+
+def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weighted:
+    """Hinges on a distance, positives and negatives divided by the number of active ones of all blocks."""
+    far, near = (block.pos - pos_margin).clamp_(min=0), (neg_margin - block.neg).clamp_(min=0)
+    each_pos, each_neg = (1 / block.survey.sum(0).clamp(min=1)).to(near.dtype)
+    return Weighted(far.sum(1) * each_pos + near.sum(1) * each_neg, (far > 0) * each_pos, (near > 0) * -each_neg)
+
+
+@register(
+    "margin",
+    "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017",
+    space={"alpha": Real(0.05, 0.5), "beta": Real(0.6, 1.4)},
+    presets={
+        "reality_check_cub": {"alpha": 0.0878, "beta": 0.7838},
+        "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164},
+        "reality_check_sop": {"alpha": 0.0915, "beta": 1.1072},
+    },
+    similarities="S",
+)
+class Margin(PairLoss):
+    """Margin loss with distance-weighted sampling: a learned boundary beta between near and far.
+
+        L = sum ( positives [d - beta + alpha]_+ , sampled negatives [beta - d + alpha]_+ ) / number of active pairs
+
+    beta belongs to the class of the query (`num_classes`) or is one for all, and is learned: dL/dbeta is -1 for each
+    active positive and +1 for each active negative. Every positive is used; for each, one negative is drawn with
+    probability inverse to the density of its distance (`nearfield.mining.draw_by_distance`). Queries all of whose
+    negatives are beyond `upper` draw none (`fallback="nearest"`: their nearest).
+    DMLPlayground indexes beta by the position in the batch and other ports never train it; the MXNet original indexes
+    it by label, as here. The published implementations drop the upper cut-off, and then mostly draw negatives that are
+    far away and teach nothing.
+    """
+
+    measure = "euclidean"
+    needs = "nothing"
+    reduction = "terms"
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        alpha: float = 0.2,
+        beta: float = 1.2,
+        cutoff: float = 0.5,
+        upper: float = 1.4,
+        fallback: str = "drop",
+        seed: int = 0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        if num_classes is not None and num_classes < 1:
+            raise InputError(f"num_classes must be at least 1, or None for one beta; got {num_classes}.")
+        self.alpha, self.cutoff, self.upper, self.seed = alpha, cutoff, upper, seed
+        self.fallback = require_one_of("fallback", fallback, ("drop", "nearest"))
+        self.beta = nn.Parameter(torch.full((num_classes or 1,), float(beta)))
+
+    def pair_parameters(self) -> tuple[nn.Parameter, ...]:
+        return (self.beta,)
+
+    def weigh(self, block: Block) -> Weighted:
+        if len(self.beta) > 1 and int(block.labels.max()) >= len(self.beta):
+            raise InputError(f"labels must be below num_classes = {len(self.beta)}; got {int(block.labels.max())}.")
+        beta_of = block.labels if len(self.beta) > 1 else torch.zeros_like(block.labels)
+        beta = self.beta.detach().to(block.pos.dtype)[beta_of, None]  # (B, 1)
+        drawn, real = draw_by_distance(block.neg, block, DistanceWeightedMiner(self.cutoff, self.upper, self.seed))
+        if self.fallback == "nearest":
+            drawn = torch.where(real, drawn, block.neg.argmin(1, keepdim=True))
+            real = block.pos_mask & (block.num_neg > 0)[:, None]
+        far = (block.pos - beta + self.alpha).clamp_(min=0)
+        near = (beta - block.neg.gather(1, drawn) + self.alpha).clamp_(min=0) * real
+        on_pos, on_neg = (far > 0).to(far.dtype), (near > 0).to(far.dtype)
+        terms = on_pos.sum(1) + on_neg.sum(1)
+        tilt = torch.zeros_like(self.beta).index_add_(0, beta_of, (on_neg.sum(1) - on_pos.sum(1)).to(self.beta.dtype))
+        neg = torch.zeros_like(block.neg).scatter_add_(1, drawn, -on_neg)
+        return Weighted(far.sum(1) + near.sum(1), on_pos, neg, terms, (tilt,))
+
+
+@register(
+    "binomial",
+    "Yi et al., Deep Metric Learning for Practical Person Re-Identification, 2014; GPW Eq. 9",
+    space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
+    presets={"code": {"beta": 40.0, "reduction": "mean"}},
+    similarities="S",
+)
+class Binomial(PairLoss):
+    """Binomial deviance: a soft hinge on every pair, mean over the positives and over the negatives of a query.
+
+        L = sum_i { 1/|P_i| sum_{P_i} log(1 + exp(alpha (lam - S))) + 1/|N_i| sum_{N_i} log(1 + exp(beta (S - lam))) }
+
+    W+ = -alpha/|P_i| sigmoid(alpha (lam - S)), W- = beta/|N_i| sigmoid(beta (S - lam)). The paper sums over i; the
+    authors' code divides by the batch size and uses beta = 40 (preset "code").
+    """
+
+    needs = "nothing"
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        beta: float = 50.0,
+        lam: float = 0.5,
+        reduction: str = "sum",
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
+        self.lam = lam
+        self.reduction = "sum" if require_one_of("reduction", reduction, ("sum", "mean")) == "sum" else "batch"
+
+    def weigh(self, block: Block) -> Weighted:
+        up, down = self.alpha * (self.lam - block.pos), self.beta * (block.neg - self.lam)
+        each_pos, each_neg = 1 / block.num_pos.clamp(min=1), 1 / block.num_neg.clamp(min=1)
+        value = F.softplus(up).sum(1) * each_pos + F.softplus(down).sum(1) * each_neg
+        pos = torch.sigmoid(up) * (-self.alpha * each_pos[:, None])
+        return Weighted(value, pos, torch.sigmoid(down) * (self.beta * each_neg[:, None]))
+
+
+@register(
+    "histogram",
+    "Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NeurIPS 2016; GPW supplement Eq. 9",
+    space={"nodes": Whole(11, 401)},
+    presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
+    similarities="SPN",
+)
+class Histogram(PairLoss):
+    """Histogram: the probability that a random negative pair is more similar than a random positive pair.
+
+        L = sum_r h-_r sum_{q <= r} h+_q,   h: soft histograms of S over R nodes on [-1, 1], each summing to 1
+
+    For S between nodes t_p and t_{p+1}: W+ = -h-_p / (delta |S+|), W- = h+_{p+1} / (delta |S-|). The statistics are of
+    the whole batch, so a first sweep collects them. The supplement of GPW numbers the nodes from 1 (off by one).
+    """
+
+    needs = "nothing"
+    surveys = True
+    reduction = "sum"
+
+    def __init__(self, nodes: int = 101, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        if nodes < 2:
+            raise InputError(f"nodes must be at least 2; got {nodes}.")
+        self.nodes = nodes
+
+    def survey(self, block: Block) -> Tensor:
+        return torch.stack([self._counts(block.pos, block.pos_mask), self._counts(block.neg, block.neg_mask)])
+
+    def gather_survey(self, parts: list[Tensor]) -> Tensor:
+        return torch.stack(parts).sum(0)  # (2, R)
+
+    def weigh(self, block: Block) -> Weighted:
+        totals = block.survey.sum(1, keepdim=True)  # (2, 1) number of pairs; both must be there
+        if not bool((totals > 0).all()):
+            return Weighted(
+                block.pos.new_zeros(len(block.pos)), torch.zeros_like(block.pos), torch.zeros_like(block.neg)
+            )
+        h_pos, h_neg = block.survey / totals  # (R,)
+        delta = 2 / (self.nodes - 1)
+        pull = torch.cat([-h_neg[:-1] / (delta * totals[0]), h_neg.new_zeros(1)])  # the last entry is for outsiders
+        push = torch.cat([h_pos[1:] / (delta * totals[1]), h_pos.new_zeros(1)])
+        value = torch.dot(h_neg, h_pos.cumsum(0)) * (block.order == 0)  # one value for the batch: the first row has it
+        return Weighted(value, pull[self._left_node(block.pos)], push[self._left_node(block.neg)])
+
+    def _left_node(self, s: Tensor) -> Tensor:
+        """Which interval a similarity is in, 0 ... R - 2; R - 1 for pairs that are not there."""
+        place = ((s + 1) * ((self.nodes - 1) / 2)).clamp(0, self.nodes - 2)
+        return place.masked_fill(s.isinf(), self.nodes - 1).long()
+
+    def _counts(self, s: Tensor, mask: Tensor) -> Tensor:
+        """Soft counts of the real entries of `s` at each node, (R,): each is shared by the two nodes around it."""
+        s = s[mask].clamp(-1, 1)
+        left = self._left_node(s)
+        right_share = (s + 1) * ((self.nodes - 1) / 2) - left
+        counts = torch.bincount(left, 1 - right_share, self.nodes + 1) + torch.bincount(
+            left + 1, right_share, self.nodes + 1
+        )
+        return counts[: self.nodes].to(s.dtype)

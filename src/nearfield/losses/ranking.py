@@ -1,0 +1,173 @@
+"""Losses on the ranking that a query induces: average precision and its relatives.
+
+Axes: B queries of a block, P positives, N references, L bins. See `nearfield.pairs` for what a block is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.errors import InputError, require_positive
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.registry import Real, Whole, register
+
+
+@register(
+    "fastap",
+    "Cakir et al., Deep Metric Learning to Rank, CVPR 2019, Eqs. 9-16, corrected by the supplement's Eqs. 21-25",
+    space={"bins": Whole(5, 40)},
+    presets={
+        "reality_check_cub": {"bins": 17},
+        "reality_check_cars": {"bins": 27},
+        "reality_check_sop": {"bins": 16},
+    },
+    similarities="SPN",
+    sampler="fastap",
+)
+class FastAP(PairLoss):
+    """FastAP: average precision of each query's ranking, from soft histograms of its squared distances z = 2 - 2 S.
+
+        nodes c_l = l delta, l = 0..L, delta = 4/L;  h_l = sum_j max(0, 1 - |z_j - c_l| / delta);  H cumulative
+        FastAP_i = 1/|P_i| sum_l H+_l h+_l / H_l,    L = 1 - mean over queries with a positive of FastAP_i
+
+    For z between c_l and c_{l+1} the derivative is one number for all negatives of the interval and one for all its
+    positives, so W is a look-up (methods of the supplement need L products):
+        negatives  dFastAP/dz = H+_l h+_l / (delta |P| H_l^2)
+        positives  dFastAP/dz = [H+_{l+1}/H_{l+1} - H+_l/H_l - h+_l H-_l / H_l^2] / (delta |P|)
+    The latter can be positive: moving a positive away into a purer bin may raise FastAP. Eq. 16 of the paper differs
+    from the correct derivative; the released PyTorch backward ignores grad_output and is M/2 times too large.
+    """
+
+    needs = "positive"
+    reduction = "usable"
+
+    def __init__(self, bins: int = 10, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        if bins < 1:
+            raise InputError(f"bins must be at least 1; got {bins}.")
+        self.bins = bins
+
+    def weigh(self, block: Block) -> Weighted:
+        each = 1 / block.num_pos.clamp(min=1)[:, None]  # (B, 1)
+        x_pos, x_neg = self._in_bins(block.pos, block.pos_mask), self._in_bins(block.neg, None)
+        pos_upto, neg_upto = self._cumulative(x_pos), self._cumulative(x_neg)  # H+ and H-, (B, L + 1)
+        pos_at = pos_upto.diff(dim=1, prepend=torch.zeros_like(each))  # h+
+        whole = (pos_upto + neg_upto).clamp(min=torch.finfo(each.dtype).tiny)  # H; 0/H is 0 where nobody is yet
+        precision = pos_upto / whole
+        value = 1 - (precision * pos_at).sum(1) * each[:, 0]
+        slope = each * (self.bins / 4)
+        push = precision * pos_at / whole * slope
+        pull = (precision.diff(dim=1, append=each * 0) - pos_at * neg_upto / whole.square()) * slope
+        return Weighted(value, 2 * _look_up(pull[:, :-1], x_pos), 2 * _look_up(push[:, :-1], x_neg))
+
+    def _in_bins(self, s: Tensor, mask: Tensor | None) -> Tensor:
+        """Squared distance in units of a bin, 0 ... L; L + 1 for pairs that are not there."""
+        x = ((2 - 2 * s) * (self.bins / 4)).clamp_(0, self.bins)
+        return x.masked_fill_(s.isinf(), self.bins + 1)
+
+    def _cumulative(self, x: Tensor) -> Tensor:
+        """H_l = sum_j min(1, max(0, l + 1 - x_j)) for l = 0..L: how many are within bin l, softly, (B, L + 1)."""
+        upto = [(edge - x).clamp_(0, 1).sum(1) for edge in range(1, self.bins + 1)]
+        everybody = (x <= self.bins).sum(1).to(x.dtype)
+        return torch.stack([*upto, everybody], 1)
+
+
+def _look_up(table: Tensor, x: Tensor) -> Tensor:
+    """table[row, floor(x)] for 0 <= x <= L (the last interval is closed), 0 beyond, (B, N)."""
+    bins = table.shape[1]
+    padded = F.pad(table, (0, 2))
+    padded[:, bins] = table[:, -1]
+    return padded.gather(1, x.long())
+
+
+@register(
+    "smooth_ap",
+    "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020",
+    space={"temperature": Real(0.002, 0.1, log=True)},
+    similarities="SPN",
+)
+class SmoothAP(PairLoss):
+    """Smooth-AP: average precision with the step in each rank replaced by a sigmoid.
+
+        AP_i = 1/|P_i| sum_p (1 + sum_{k in P_i, k != p} g_kp) / (1 + sum_{k in P_i or N_i, k != p} g_kp)
+        g_kp = sigmoid((S_ik - S_ip) / T),     L = 1 - mean over queries with a positive of AP_i
+
+    Work grows with the number of positives: one pass over the row for each.
+    """
+
+    needs = "positive"
+    reduction = "usable"
+
+    def __init__(self, temperature: float = 0.01, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        (self.temperature,) = require_positive(temperature=temperature)
+
+    def weigh(self, block: Block) -> Weighted:
+        t, real = self.temperature, block.pos_mask
+        s = torch.where(real, block.pos, 0.0)
+        each = 1 / block.num_pos.clamp(min=1)  # (B,)
+        ap, pos, neg = (
+            torch.zeros_like(s[:, 0]) if s.shape[1] else each * 0,
+            torch.zeros_like(s),
+            torch.zeros_like(block.neg),
+        )
+        for p in range(s.shape[1]):
+            others = real.clone()
+            others[:, p] = False
+            own = s[:, p : p + 1]
+            g_pos = torch.sigmoid((s - own) / t) * others  # (B, P)
+            g_neg = torch.sigmoid((block.neg - own) / t)  # (B, N + 1); 0 where infinitely far
+            above, among = g_neg.sum(1), 1 + g_pos.sum(1)
+            rank = among + above
+            share = each * real[:, p]
+            ap = ap + share * among / rank
+            slope_pos = g_pos * (1 - g_pos) * (share * above / (rank.square() * t))[:, None]
+            slope_neg = (1 - g_neg).mul_(g_neg).mul_((share * among / (rank.square() * t))[:, None])
+            pos -= slope_pos
+            neg += slope_neg
+            pos[:, p] += slope_pos.sum(1) - slope_neg.sum(1)
+        return Weighted(1 - ap, pos, neg)
+
+
+@register(
+    "ranked_list",
+    "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
+    space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
+    presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
+    similarities="SN",
+)
+class RankedList(PairLoss):
+    """Ranked list: positives within alpha - margin, negatives beyond alpha, near negatives weighted up.
+
+        L_P = mean over positives with d > alpha - m of (d - (alpha - m))
+        L_N = sum over negatives with d < alpha of w (alpha - d),  w ~ exp(T (alpha - d)), summing to 1
+        L = mean over queries of L_P + lam L_N
+
+    w weighs gradients and is not differentiated: through it some 40 % of the negatives would be pulled nearer.
+    DMLPlayground and pytorch-metric-learning do differentiate it.
+    """
+
+    measure = "euclidean"
+    reduction = "usable"
+
+    def __init__(
+        self,
+        alpha: float = 1.2,
+        margin: float = 0.4,
+        temperature: float = 10.0,
+        lam: float = 1.0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__(**engine)
+        self.alpha, self.margin, self.temperature, self.lam = alpha, margin, temperature, lam
+
+    def weigh(self, block: Block) -> Weighted:
+        far = (block.pos - (self.alpha - self.margin)).clamp_(min=0)
+        near = (self.alpha - block.neg).clamp_(min=0)
+        on = (far > 0).to(far.dtype)
+        each = on / on.sum(1, keepdim=True).clamp(min=1)
+        _, share = log_sum_exp(torch.where(near > 0, self.temperature * near, -torch.inf))
+        return Weighted((far * each).sum(1) + self.lam * (near * share).sum(1), each, -self.lam * share)

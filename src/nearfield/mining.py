@@ -1,0 +1,119 @@
+"""Mining: which pairs of a block a loss gets to see. A miner moves the others infinitely far or near.
+
+A miner is any function from `Block` to `Block`; it composes with every pair loss through `miner=`.
+Axes: B queries of a block, P positives, N references, K draws.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nearfield.pairs import Block
+
+
+def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
+    """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, and their counts."""
+    if pos is not None:
+        pos = pos & block.pos_mask
+        block = replace(block, pos=torch.where(pos, block.pos, -block.far), num_pos=pos.sum(1).to(block.pos.dtype))
+    if neg is not None:
+        neg = neg & block.neg_mask
+        block = replace(block, neg=torch.where(neg, block.neg, block.far), num_neg=neg.sum(1).to(block.neg.dtype))
+    return block
+
+
+@dataclass(frozen=True)
+class MultiSimilarityMiner:
+    """Keep negatives nearer than the farthest positive, positives farther than the nearest negative, give or take eps.
+
+    Multi-Similarity, Eqs. 11 and 12: S_neg > min S_pos - eps, S_pos < max S_neg + eps. For distances, mirrored.
+    """
+
+    eps: float = 0.1
+
+    def __call__(self, block: Block) -> Block:
+        sign = 1.0 if block.far < 0 else -1.0  # work on similarities
+        pos, neg = sign * block.pos, sign * block.neg
+        hardest_pos = pos.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
+        hardest_neg = neg.amax(1, keepdim=True)
+        return keep(block, pos < hardest_neg + self.eps, neg > hardest_pos - self.eps)
+
+
+@dataclass(frozen=True)
+class HardMiner:
+    """Keep the farthest positive and the nearest negative of each query (the first of equals)."""
+
+    def __call__(self, block: Block) -> Block:
+        nearest = block.neg.argmin(1, keepdim=True) if block.far > 0 else block.neg.argmax(1, keepdim=True)
+        neg = torch.zeros_like(block.neg, dtype=torch.bool).scatter_(1, nearest, True)
+        if not block.pos.shape[1]:
+            return keep(block, neg=neg)
+        farthest = block.pos.argmax(1, keepdim=True) if block.far > 0 else block.pos.argmin(1, keepdim=True)
+        return keep(block, torch.zeros_like(block.pos, dtype=torch.bool).scatter_(1, farthest, True), neg)
+
+
+@dataclass(frozen=True)
+class SemiHardMiner:
+    """Keep negatives farther than the nearest positive but by less than `margin`: FaceNet's band, row by row."""
+
+    margin: float = 0.2
+
+    def __call__(self, block: Block) -> Block:
+        sign = -1.0 if block.far < 0 else 1.0  # work on distances
+        pos, neg = sign * block.pos, sign * block.neg
+        real = torch.where(block.pos_mask, pos, math.inf)
+        nearest = real.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
+        farthest = pos.amax(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), -math.inf)
+        return keep(block, neg=(neg > nearest) & (neg < farthest + self.margin))
+
+
+@dataclass(frozen=True)
+class DistanceWeightedMiner:
+    """Keep negatives drawn with probability inverse to the density of their distance, one draw for each positive.
+
+    See `draw_by_distance`. What is drawn depends on `seed` and on how often the loss was called in training, not on
+    the block size.
+    """
+
+    cutoff: float = 0.5
+    upper: float = 1.4
+    seed: int = 0
+
+    def __call__(self, block: Block) -> Block:
+        d = block.neg if block.far > 0 else (2 - 2 * block.neg).clamp(min=0).sqrt()
+        drawn, found = draw_by_distance(d, block, self)
+        times = torch.zeros_like(d).scatter_add_(1, drawn, found.to(d.dtype))
+        return keep(block, neg=times > 0)
+
+
+def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:
+    """For each positive of each query draw a negative: columns (B, P), and which draws are real (B, P).
+
+    On the unit sphere in n dims distances have density q(d) ~ d^(n-2) (1 - d^2/4)^((n-3)/2). P(negative) ~ 1/q(max(d,
+    cutoff)) for d < upper, else 0. The log-weights span hundreds of nats, so each row is shifted by its own maximum.
+    Queries all of whose negatives are at `upper` or beyond draw nothing.
+    """
+    n = block.dim
+    near = d.clamp(min=rule.cutoff, max=2.0)
+    log_weight = (2 - n) * near.log() - (n - 3) / 2 * (1 - near.square() / 4).clamp(min=1e-8).log()
+    log_weight = log_weight.masked_fill(d >= rule.upper, -math.inf)  # also whatever is infinitely far
+    top = log_weight.amax(1, keepdim=True)
+    found = top > -math.inf  # (B, 1)
+    heap = (log_weight - top.masked_fill(~found, 0.0)).exp().cumsum(1)  # (B, N + 1)
+    throw = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype) * heap[:, -1:]
+    drawn = torch.searchsorted(heap, throw, right=True).clamp(max=d.shape[1] - 1)
+    return drawn, found & block.pos_mask
+
+
+def uniforms(seed: int, turn: Tensor, rows: Tensor, draws: int) -> Tensor:
+    """Numbers in [0, 1) that depend only on seed, turn, row and draw (B, K): the same for every block size and device."""
+    count = rows[:, None] * (1 << 20) + torch.arange(draws, device=rows.device)
+    state = count + (seed * 0x632BE5AB + turn) * 0x1E3779B97F4A7C15 % (1 << 62)
+    for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):  # mix the bits (SplitMix64, Steele 2014)
+        state = (state ^ (state >> shift & (1 << (64 - shift)) - 1)) * factor
+    state = state ^ (state >> 31 & (1 << 33) - 1)
+    return (state & (1 << 24) - 1).to(torch.float32) / (1 << 24)

@@ -1,0 +1,585 @@
+"""The one idea of this library: a loss is a weighting of the similarity matrix, streamed by blocks of rows.
+
+Rows are queries, columns are references. For one block of rows a loss sees, for every query, the measure to its
+positives and to its negatives, and answers with its value and the derivative of that value with respect to each of
+them. The engine does the rest: it makes the blocks, turns the derivatives into the signed pair weights W = dL/dS,
+accumulates the embedding gradient W R and W^T Q at once, and forgets the block. Nothing of size N x N exists.
+
+Two conventions keep every formula free of masks:
+
+* whatever is not a negative of a query (itself, its positives, pairs that mining left out) is *infinitely far* in
+  `Block.neg`, so that exp, hinge and softplus of it are exactly 0;
+* a query with fewer positives than its neighbours has the rest of its `Block.pos` row *infinitely near*.
+
+Axes: M queries, N references, B queries of a block, P most positives of a query in the block, D dims.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import TypedDict
+
+from nearfield.errors import InputError, NearfieldError
+
+BLOCK_ENTRIES = 1 << 20  # entries of a block: the few arrays of this size that a loss needs stay in the cache
+MIN_BLOCK_ROWS = 16  # fewer rows starve the matrix product
+MIN_DISTANCE = 1e-4  # 1/d is singular at 0: below this d the division uses it instead, and d = 0 has no gradient
+CLOSE = 2e-3  # squared distances below this share of the squared norm are recomputed without cancellation
+
+# ---------------------------------------------------------------------------------------------------------------
+# What a loss sees and what it answers
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some queries against all references."""
+
+    pos: Tensor  # (B, P) measure to the positives; padding is infinitely near
+    neg: Tensor  # (B, N + 1) measure to the negatives; all else, and the last column, is infinitely far
+    num_pos: Tensor  # (B,) how many entries of a `pos` row are real, in the block's dtype
+    num_neg: Tensor  # (B,)
+    labels: Tensor  # (B,) of the queries
+    rows: Tensor  # (B,) which of the caller's queries each row is
+    order: Tensor  # (B,) which row of the label order, in which columns also stand
+    pos_index: Tensor  # (B, P) which column each positive is; padding points at column N
+    survey: Tensor  # what the first sweep found, for losses that `survey`
+    dim: int  # D, the embedding size
+    turn: Tensor  # () how often the loss was called in training: seeds what is drawn
+    far: float  # +inf for distances, -inf for similarities
+
+    @property
+    def pos_mask(self) -> Tensor:
+        """True where `pos` is a real positive, (B, P)."""
+        return self.pos != -self.far
+
+    @property
+    def neg_mask(self) -> Tensor:
+        """True where `neg` is a real negative, (B, N + 1)."""
+        return self.neg != self.far
+
+
+class Weighted(NamedTuple):
+    """The value per query, and its derivative with respect to the measure of every pair."""
+
+    value: Tensor  # (B,)
+    pos: Tensor  # (B, P)
+    neg: Tensor  # (B, N + 1)
+    terms: Tensor | None = None  # (B,) what the sum is divided by under reduction "terms"
+    params: tuple[Tensor, ...] = ()  # derivative with respect to each of the loss's `pair_parameters`
+
+
+def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
+    """log(sum exp v) of each row over all `sides`, (B,), and the share exp v / sum exp v of each entry, per side.
+
+    With `one`, log(1 + sum exp v). A row with nothing in it (all -inf) has value 0 and shares 0: its term is dropped.
+    """
+    top = torch.stack([v.amax(1) for v in sides if v.shape[1]] or [sides[0].new_zeros(len(sides[0]))]).amax(0)  # (B,)
+    top = top.clamp(min=0) if one else top.masked_fill(top == -math.inf, 0.0)
+    terms = [(v - top[:, None]).exp_() for v in sides]
+    total = sum((t.sum(1) for t in terms), (-top).exp() if one else torch.zeros_like(top))
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
+    return (total.log() + top).masked_fill(empty, 0.0), *(t.div_(total[:, None]) for t in terms)
+
+
+Miner = Callable[[Block], Block]
+Reduction = Literal["sum", "batch", "usable", "terms"]
+
+
+class EngineOptions(TypedDict, total=False):
+    """Options that every pair loss takes beside its own parameters."""
+
+    normalize: bool
+    miner: Miner | None
+    block_rows: int | None
+    compile: bool
+    check_finite: bool
+
+
+class PairLoss(nn.Module):
+    """A loss over the pairs of a batch: subclasses say what they compare (`measure`) and how they `weigh` it.
+
+    The sum of `Weighted.value` over the queries is divided by 1 (`reduction` "sum"), by the number of queries
+    ("batch"), of queries that have what the loss `needs` ("usable"), or by the sum of `Weighted.terms` ("terms").
+    """
+
+    normalized: ClassVar[bool] = True  # whether the method compares unit vectors
+    needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
+    own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
+    measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
+    surveys: bool = False  # whether a first sweep must `survey` all rows
+    reduction: Reduction = "batch"
+    turn: Tensor
+
+    def __init__(
+        self,
+        *,
+        normalize: bool | None = None,
+        miner: Miner | None = None,
+        block_rows: int | None = None,
+        compile: bool = False,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        if block_rows is not None and block_rows < 1:
+            raise InputError(f"block_rows must be at least 1, or None to let the engine choose; got {block_rows}.")
+        self.normalize = type(self).normalized if normalize is None else normalize
+        self.miner = miner
+        self.block_rows = block_rows
+        self.check_finite = check_finite
+        self.last: dict[str, int] = {}
+        self.register_buffer("turn", torch.zeros((), dtype=torch.int64))  # calls in training: seeds what is drawn
+        self._answer = torch.compile(_answer, dynamic=True) if compile else _answer
+
+    def weigh(self, block: Block) -> Weighted:
+        """Value and derivatives of one block: the method itself."""
+        raise NotImplementedError
+
+    def survey(self, block: Block) -> Tensor:
+        """What must be known of all rows before any can be weighed, one row each; for losses with `surveys`."""
+        raise NotImplementedError
+
+    def gather_survey(self, parts: list[Tensor]) -> Tensor:
+        """Join the surveys of all blocks; rows stay in label order, one more at the end stands for padding."""
+        return torch.cat([*parts, parts[0].new_zeros(1, *parts[0].shape[1:])])
+
+    def held_references(self) -> tuple[Tensor, Tensor] | None:
+        """References that the loss holds itself, such as proxies, with their labels; None (the default) if none."""
+        return None
+
+    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Which rows of a batch are queries and which are references; None (the default) if all are both."""
+        return None
+
+    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Query and reference vectors of a batch with a `pairing`."""
+        return x[rows], x[columns]
+
+    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+        """Put the `weights` between the combined vectors where they belong in the batch's `full` (N, N) zeros."""
+        full[rows[:, None], columns] = weights
+        return full
+
+    def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
+        """A term on the raw vectors outside the pairs, such as a norm penalty."""
+        return None
+
+    def pair_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Parameters whose derivatives `weigh` returns in `Weighted.params`."""
+        return ()
+
+    def forward(
+        self,
+        queries: Tensor,
+        labels: Tensor,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of `queries` (M, D) against `references` (N, D), or against each other; a 0-dim tensor."""
+        if self.training:
+            self.turn += 1
+        scene = arrange(self, queries, labels, references, reference_labels)
+        parameters = self.pair_parameters()
+        inputs = (scene.queries, scene.references, *parameters)
+        wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+        value = _Stream.apply(self, scene.layout, wanted, *inputs)[0]  # type: ignore[no-untyped-call]
+        penalty = self.penalty(*scene.raw)
+        return cast(Tensor, value if penalty is None else value + penalty)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Measures: from the dot product to what a loss compares, and back
+
+
+class Measure(NamedTuple):
+    """A function x(u) of u = s, the dot product, or of u = |q|^2 + |r|^2 - 2 s; `a` is |q|^2, (B, 1)."""
+
+    squared: bool  # whether u is the squared distance
+    far: float
+    forward: Callable[[Tensor, Tensor], Tensor]  # (u, a) -> x
+    to_dot: Callable[[Tensor, Tensor, Tensor], Tensor]  # (dL/dx, x, a) -> dL/ds
+    to_norm: Callable[[Tensor, Tensor], Tensor]  # (dL/ds, x) -> 2 dL/da summed over a row, (B, 1)
+
+
+def over_distance(grad: Tensor, d: Tensor) -> Tensor:
+    """Through d = sqrt(d^2): grad / d, bounded near d = 0 and exactly 0 at it."""
+    return torch.where(d > 0, grad / d.clamp(min=MIN_DISTANCE), 0.0)
+
+
+def _row_sum(w: Tensor, x: Tensor) -> Tensor:
+    return -w.sum(1, keepdim=True)
+
+
+def _snr_row_sum(w: Tensor, x: Tensor) -> Tensor:
+    return torch.where(x.isfinite(), w * (x - 1), 0.0).sum(1, keepdim=True)
+
+
+MEASURES: dict[str, Measure] = {
+    "dot": Measure(False, -math.inf, lambda u, a: u, lambda g, x, a: g, _row_sum),
+    "sqeuclidean": Measure(True, math.inf, lambda u, a: u, lambda g, x, a: -2 * g, _row_sum),
+    "euclidean": Measure(True, math.inf, lambda u, a: u.sqrt(), lambda g, x, a: -over_distance(g, x), _row_sum),
+    # var(r - q) / var(q): on centred vectors |q - r|^2 / |q|^2, so the query's norm also moves through 1/a
+    "snr": Measure(True, math.inf, lambda u, a: u / a, lambda g, x, a: -2 * g / a, _snr_row_sum),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The scene: prepared vectors in label order, so that the positives of a query are neighbours in memory
+
+
+class Layout(NamedTuple):
+    """Who is whose positive, for queries and references both sorted by label."""
+
+    labels: Tensor  # (M,) of the queries
+    rows: Tensor  # (M,) where each query stood in the caller's order
+    columns: Tensor  # (N,) where each reference stood
+    start: Tensor  # (M,) first reference with the query's label
+    stop: Tensor  # (M,) one past the last
+    own: Tensor | None  # (M,) the query's own column when queries and references are the same items
+
+    @property
+    def num_pos(self) -> Tensor:
+        return self.stop - self.start - (0 if self.own is None else 1)
+
+    @property
+    def num_neg(self) -> Tensor:
+        return len(self.columns) - (self.stop - self.start)
+
+
+class Scene(NamedTuple):
+    """A loss's input, checked and prepared."""
+
+    layout: Layout
+    queries: Tensor  # (M, D) prepared (normalised, centred), sorted by label
+    references: Tensor | None  # (N, D); None when the queries are the references
+    raw: tuple[Tensor, Tensor]  # what the penalty sees
+    pairing: tuple[Tensor, Tensor] | None  # what the loss's `pairing` answered
+
+
+def arrange(
+    loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+) -> Scene:
+    """Check the input, prepare the vectors as the loss asks, and sort everything by label."""
+    check_vectors("embeddings", queries, loss.check_finite)
+    labels = check_labels("labels", labels, queries)
+    held = loss.held_references()
+    if held is not None:
+        if references is not None:
+            raise InputError(f"{type(loss).__name__} compares with the references it holds; call it without others.")
+        references, reference_labels = held
+        if int(labels.min()) < 0 or int(labels.max()) >= len(references):
+            bad = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(references) - 1}; got {bad}.")
+    if references is None and reference_labels is not None:
+        raise InputError("reference_labels were given without references; give both or neither.")
+    pairing = None
+    if references is None:
+        if len(queries) < 2:
+            raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
+        pairing = loss.pairing(labels)
+    elif loss.own_batch:
+        raise InputError(f"{type(loss).__name__} compares a batch with itself; call it without references.")
+    else:
+        check_vectors("references", references, loss.check_finite)
+        if references.shape[1] != queries.shape[1]:
+            raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
+        if reference_labels is None:
+            raise InputError("references were given without reference_labels; give one label for each reference.")
+        reference_labels = check_labels("reference_labels", reference_labels, references)
+    raw_queries, raw_references = queries, queries if references is None else references
+    queries = _prepare(loss, queries)
+    references = None if references is None else _prepare(loss, references)
+    if pairing is not None:
+        rows, columns = pairing
+        raw_queries, raw_references = raw_queries[rows], raw_references[columns]
+        queries, references = loss.combine(queries, rows, columns)
+        labels, reference_labels = labels[rows], labels[columns]
+    layout = _layout(labels, reference_labels)
+    queries = queries[layout.rows]
+    references = None if references is None else references[layout.columns]
+    if MEASURES[loss.measure].squared and loss.measure != "snr":  # distances do not move with the origin; rounding does
+        origin = (queries if references is None else references).detach().mean(0)
+        queries = queries - origin
+        references = None if references is None else references - origin
+    loss.last = _census(loss, layout)
+    return Scene(layout, queries, references, (raw_queries, raw_references), pairing)
+
+
+def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
+    """Raise InputError unless `x` is a floating (rows, dims) matrix with at least one of each."""
+    if not isinstance(x, Tensor) or x.ndim != 2 or 0 in x.shape:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"{name} must be a tensor of shape (rows, dims), neither of them 0; got {found}.")
+    if not x.is_floating_point():
+        raise InputError(f"{name} must be floating point; got {x.dtype}. Convert with .float().")
+    if finite and not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).any(1).sum())
+        raise InputError(
+            f"{name} must be finite; {bad} of {len(x)} rows hold NaN or infinity. Check the learning rate."
+        )
+
+
+def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
+    """`labels` on the device of `x`, or InputError unless they are one integer below 2^31 for each row of `x`."""
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.is_complex()
+        or labels.dtype == torch.bool
+    ):
+        found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(f"{name} must be a tensor of integers; got {found}. Convert with .long().")
+    if labels.shape != (len(x),):
+        raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
+    labels = labels.to(x.device)
+    if labels.dtype == torch.int64 and bool((labels.abs() >= 2**31).any()):
+        raise InputError(f"{name} must be below 2^31 in size; got {int(labels.abs().max())}. Renumber them from 0.")
+    return labels
+
+
+def _prepare(loss: PairLoss, x: Tensor) -> Tensor:
+    """Float32 or wider, normalised or centred as the loss compares them."""
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    if loss.measure == "snr":
+        return x - x.mean(1, keepdim=True)
+    return F.normalize(x, dim=1, eps=1e-12) if loss.normalize else x
+
+
+def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
+    labels, rows = labels.sort(stable=True)
+    known, columns = (labels, rows) if reference_labels is None else reference_labels.sort(stable=True)
+    start = torch.searchsorted(known, labels)
+    stop = torch.searchsorted(known, labels, right=True)
+    own = torch.arange(len(labels), device=labels.device) if reference_labels is None else None
+    return Layout(labels, rows, columns, start, stop, own)
+
+
+def _usable(loss: PairLoss, num_pos: Tensor, num_neg: Tensor) -> Tensor:
+    if loss.needs == "nothing":
+        return torch.ones_like(num_pos, dtype=torch.bool)
+    return (num_pos > 0) & (num_neg > 0) if loss.needs == "both" else num_pos > 0
+
+
+def _census(loss: PairLoss, layout: Layout) -> dict[str, int]:
+    usable = int(_usable(loss, layout.num_pos, layout.num_neg).sum())
+    return {"anchors": len(layout.rows), "unusable_anchors": len(layout.rows) - usable}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Blocks
+
+
+class Places(NamedTuple):
+    """Where the positives of a block's queries are."""
+
+    pos_index: Tensor  # (B, P) columns of the positives; padding points at column N
+    own_index: Tensor  # (B, P + 1) columns that are no negatives: the positives, the query itself, padding
+    num_pos: Tensor  # (B,)
+    num_neg: Tensor  # (B,)
+    labels: Tensor  # (B,)
+    rows: Tensor  # (B,)
+    order: Tensor  # (B,)
+
+
+class Answer(NamedTuple):
+    """One weighed block: sums and weights, nothing divided yet."""
+
+    value: Tensor  # ()
+    terms: Tensor  # ()
+    weights: Tensor  # (B, N + 1) dL/dS
+    norm_pull: Tensor  # (B, 1) 2 dL/d|q|^2
+    params: tuple[Tensor, ...]
+
+
+def _places(layout: Layout, at: slice) -> Places:
+    start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
+    nobody = len(layout.columns)
+    longest = int((stop - start).max())
+    own_index = start + torch.arange(longest, device=start.device)  # (B, P or P + 1)
+    own_index = own_index.masked_fill(own_index >= stop, nobody)
+    pos_index = own_index
+    if layout.own is not None:  # step over the query itself
+        own = layout.own[at, None]
+        pos_index = start + torch.arange(longest - 1, device=start.device)
+        pos_index = pos_index + (pos_index >= own)
+        pos_index = pos_index.masked_fill(pos_index >= stop, nobody)
+    order = torch.arange(at.start, at.stop, device=start.device)
+    counts = layout.num_pos[at], layout.num_neg[at]
+    return Places(pos_index, own_index, *counts, layout.labels[at], layout.rows[at], order)
+
+
+def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
+    """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), and places."""
+    squared = MEASURES[loss.measure].squared
+    step = loss.block_rows or max(MIN_BLOCK_ROWS, BLOCK_ENTRIES // len(r))
+    column_sq = r.square().sum(1)  # (N + 1,)
+    for begin in range(0, len(q), step):
+        at = slice(begin, min(begin + step, len(q)))
+        row_sq = q[at].square().sum(1, keepdim=True)
+        u = _squared_distances(q[at], r, row_sq, column_sq) if squared else q[at] @ r.T
+        yield at, u, row_sq.clamp(min=1e-8), _places(layout, at)
+
+
+def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor) -> Tensor:
+    """|q - r|^2 by the expanded square, (B, N + 1); the few close pairs, where that cancels, directly."""
+    u = torch.addmm(column_sq, q, r.T, alpha=-2).add_(row_sq)
+    i, j = (u < CLOSE * row_sq).nonzero(as_tuple=True)
+    step = max(1, BLOCK_ENTRIES // q.shape[1])
+    for near, far in zip(i.split(step), j.split(step), strict=True):
+        u[near, far] = (q[near] - r[far]).square().sum(1)
+    return u.clamp_(min=0)
+
+
+def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, survey: Tensor) -> Block:
+    """The block as the loss sees it; `u` is overwritten."""
+    measure = MEASURES[loss.measure]
+    x = measure.forward(u, row_sq)
+    padding = places.pos_index == x.shape[1] - 1
+    pos = x.gather(1, places.pos_index).masked_fill(padding, -measure.far)
+    neg = x.scatter_(1, places.own_index, measure.far)
+    neg[:, -1] = measure.far
+    _, _, num_pos, num_neg, labels, rows, order = places
+    num_pos, num_neg = num_pos.to(x.dtype), num_neg.to(x.dtype)
+    block = Block(
+        pos, neg, num_pos, num_neg, labels, rows, order, places.pos_index, survey, dim, loss.turn, measure.far
+    )
+    return block if loss.miner is None else loss.miner(block)
+
+
+def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, survey: Tensor) -> Answer:
+    """Weigh one block and turn the derivatives with respect to the measure into those with respect to S."""
+    measure = MEASURES[loss.measure]
+    block = _block(loss, dim, u, row_sq, places, survey)
+    value, pos, neg, terms, params = loss.weigh(block)
+    unusable = ~_usable(loss, block.num_pos, block.num_neg)  # (B,)
+    pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
+    pos[unusable] = 0.0
+    neg[unusable] = 0.0
+    pull = measure.to_norm(pos, block.pos) + measure.to_norm(neg, block.neg) if measure.squared else row_sq
+    weights = neg.scatter_(1, places.own_index, 0.0).scatter_(1, places.pos_index, pos)
+    weights[:, -1] = 0.0
+    terms = torch.ones_like(value) if terms is None else terms
+    value, terms = value.masked_fill(unusable, 0.0).sum(), terms.masked_fill(unusable, 0.0).sum()
+    return Answer(value, terms, weights, pull, params)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The stream: value and gradient in one sweep (two for losses that survey)
+
+
+def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Answer]]:
+    survey = q.new_empty(0)
+    if loss.surveys:
+        looks = _sweep(loss, layout, q, r)
+        parts = [loss.survey(_block(loss, q.shape[1], u, a, places, survey)) for _, u, a, places in looks]
+        survey = loss.gather_survey(parts)
+    for at, u, row_sq, places in _sweep(loss, layout, q, r):
+        yield at, loss._answer(loss, q.shape[1], u, row_sq, places, survey)
+
+
+def _divisor(loss: PairLoss, queries: int, terms: Tensor) -> Tensor:
+    if loss.reduction in ("usable", "terms"):
+        return terms.clamp(min=1)
+    return torch.full_like(terms, queries if loss.reduction == "batch" else 1)
+
+
+def _with_nobody(references: Tensor) -> Tensor:
+    """The references and one zero row, the column that padding points at."""
+    return torch.cat([references, references.new_zeros(1, references.shape[1])])
+
+
+class _Stream(torch.autograd.Function):
+    """Value and gradients together: the weights of a block live only while it is being weighed."""
+
+    @staticmethod
+    def forward(
+        loss: PairLoss, layout: Layout, wanted: bool, q: Tensor, references: Tensor | None, *parameters: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        squared = MEASURES[loss.measure].squared
+        with torch.autocast(q.device.type, enabled=False):
+            r = _with_nobody(q if references is None else references)
+            value, terms = q.new_zeros(()), q.new_zeros(())
+            grad_q, grad_r, column_pull = torch.zeros_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
+            grads = [torch.zeros_like(p) for p in parameters]
+            for at, answer in _answers(loss, layout, q, r):
+                value += answer.value
+                terms += answer.terms
+                if not wanted:
+                    continue
+                torch.mm(answer.weights, r, out=grad_q[at])
+                grad_r.addmm_(answer.weights.T, q[at])
+                if squared:
+                    grad_q[at] += answer.norm_pull * q[at]
+                    column_pull -= answer.weights.sum(0)[:, None]
+                for grad, part in zip(grads, answer.params, strict=True):
+                    grad += part
+            if squared:
+                grad_r += column_pull * r
+            divisor = _divisor(loss, len(q), terms)
+            grad_r = grad_r[:-1]
+            if references is None:
+                return value / divisor, (grad_q + grad_r) / divisor, None, *(g / divisor for g in grads)
+            return value / divisor, grad_q / divisor, grad_r / divisor, *(g / divisor for g in grads)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        grads = [g for g in output[1:] if g is not None]
+        ctx.mark_non_differentiable(*grads)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[3:], *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad_value: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        half = len(ctx.saved_tensors) // 2
+        inputs, grads = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
+        if grad_value is None:
+            return (None,) * (3 + half)
+        scaled = [None if g is None else _Scale.apply(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]
+        return None, None, None, *scaled
+
+
+class _Scale(torch.autograd.Function):
+    """grad_value * gradient, refusing to be differentiated again: the weights' own derivative was never computed."""
+
+    @staticmethod
+    def forward(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
+        return grad_value * gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NearfieldError(
+            "pair losses are differentiable once: they compute W = dL/dS in closed form and not its derivative. "
+            "For a gradient penalty use a differentiable formula of your own."
+        )
+
+
+def pair_weights(
+    loss: PairLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+) -> Tensor:
+    """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the one place where they all exist."""
+    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
+        layout, q, r, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
+        r = q if r is None else r
+        w, terms = q.new_zeros(len(q), len(r)), q.new_zeros(())
+        for at, answer in _answers(loss, layout, q, _with_nobody(r)):
+            w[layout.rows[at, None], layout.columns] = answer.weights[:, :-1]
+            terms += answer.terms
+        w /= _divisor(loss, len(q), terms)
+        if pairing is None:
+            return w
+        return loss.unfold(w, *pairing, w.new_zeros(len(embeddings), len(embeddings)))

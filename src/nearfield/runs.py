@@ -1,0 +1,171 @@
+"""The run folder: one place on disk for everything a run is and does, never half-written.
+
+    config.toml          the resolved configuration
+    environment.json     versions, platform, commit, data and split fingerprints
+    metrics.jsonl        one JSON object a line: training loss and validation scores, with their step
+    checkpoint-STEP/     model.safetensors, best.safetensors, state.pt: all that resuming needs
+    test.safetensors     test embeddings and per-query scores of the chosen weights
+    model.safetensors    the chosen weights
+    result.json          written last: the run is finished
+
+A checkpoint is written under another name and renamed when it is complete, so that a kill at any instant leaves either
+the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nearfield import __version__
+from nearfield.config import RunConfig, load_config
+from nearfield.errors import RunError
+from nearfield.files import atomic_write, write_json, write_text
+
+
+class RunFolder:
+    """Reads and writes the folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self, patience: float = 10.0) -> Iterator[None]:
+        """Hold the folder for this process; RunError if another one does not let go of it in time."""
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / "lock").open("w")
+        except OSError as error:
+            raise RunError(f"cannot write the run folder {self.path}: {error.strerror}. Choose another with --out.") from error
+        with handle:
+            deadline = time.monotonic() + patience
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        message = f"{self.path} is in use by another process; wait for it or choose another --out."
+                        raise RunError(message) from None
+                    time.sleep(0.05)
+            yield
+
+    def begin(self, config: RunConfig, facts: dict[str, Any]) -> None:
+        """Write what the run is; RunError if the folder belongs to another configuration."""
+        known = self.path / "config.toml"
+        if known.exists():
+            if load_config(RunConfig, known).digest() != config.digest():
+                raise RunError(f"{self.path} holds a run with another configuration; choose another --out or delete it.")
+        else:
+            write_text(known, config.to_toml())
+        write_json(self.path / "environment.json", {**environment(), **facts, "config": config.digest()})
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The finished run's result, or None while it is not finished."""
+        found = self.path / "result.json"
+        return json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
+
+    def finish(self, weights: dict[str, Tensor], test: dict[str, Tensor], result: dict[str, Any]) -> None:
+        """Write the outcome, the result last, and drop the checkpoints."""
+        with atomic_write(self.path / "model.safetensors") as path:
+            save_file(weights, path)
+        with atomic_write(self.path / "test.safetensors") as path:
+            save_file(test, path)
+        write_json(self.path / "result.json", result)
+        for checkpoint in self._checkpoints():
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Append a record to metrics.jsonl."""
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}. Free some space.") from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """What was logged so far; a line that a kill cut short is left out."""
+        path = self.path / "metrics.jsonl"
+        found = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def forget_after(self, step: int) -> None:
+        """Drop records of later steps: they will be made again."""
+        kept = [record for record in self.records() if record["step"] <= step]
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+    def save(self, step: int, weights: dict[str, Tensor], best: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Write checkpoint `step` completely, then let it take the place of the earlier ones."""
+        draft = self.path / ".checkpoint.part"
+        target = self.path / f"checkpoint-{step:08d}"
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            save_file(weights, draft / "model.safetensors")
+            save_file(best, draft / "best.safetensors")
+            torch.save(state, draft / "state.pt")
+            older = self._checkpoints()
+            os.replace(draft, target)
+        except (OSError, RuntimeError) as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise RunError(f"cannot write a checkpoint into {self.path}: {error}. The last one is intact.") from error
+        for checkpoint in older:
+            if checkpoint != target:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
+        """Weights, best weights and state of the newest checkpoint, or None."""
+        found = self._checkpoints()
+        if not found:
+            return None
+        state = torch.load(found[-1] / "state.pt", weights_only=True)
+        return load_file(found[-1] / "model.safetensors"), load_file(found[-1] / "best.safetensors"), state
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted(self.path.glob("checkpoint-*"))
+
+
+def environment() -> dict[str, Any]:
+    """Versions, platform and commit: what a result depends on beside its configuration."""
+    import numpy
+
+    return {
+        "nearfield": __version__,
+        "commit": commit(),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source tree this package is run from, marked when it has changes; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        call = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
