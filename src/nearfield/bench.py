@@ -185,9 +185,10 @@ def _listen(job: Job, child: subprocess.Popen[str], messages: queue.Queue[tuple[
     assert child.stdout is not None and child.stderr is not None  # noqa: S101
     drain = threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True)
     drain.start()
-    for line in child.stdout:
-        messages.put((job, json.loads(line)))
-    drain.join()
+    with child.stdout, child.stderr:
+        for line in child.stdout:
+            messages.put((job, json.loads(line)))
+        drain.join()
     messages.put((job, (child.wait(), "".join(errors))))
 
 
@@ -201,6 +202,7 @@ def _stop(children: list[subprocess.Popen[str]], patience: float = 30.0) -> None
             child.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             child.kill()
+            child.wait()
 
 
 def worker_environment() -> dict[str, str]:

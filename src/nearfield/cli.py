@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # threads that spin while they wait slow each other down
     arguments = build_parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(arguments.run(arguments) or 0)
     except NearfieldError as error:
@@ -40,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Being told to end is being interrupted: what is running saves first."""
+    raise KeyboardInterrupt
 
 
 def build_parser() -> argparse.ArgumentParser:

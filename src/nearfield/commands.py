@@ -40,7 +40,7 @@ def bench(arguments: argparse.Namespace) -> None:
         _print_plan(config, planned, estimate_seconds(config, jobs, todo), jobs, arguments.json)
         return
     notes.print(f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}")
-    with _stopping_on_sigterm(), _progress() as bar:
+    with _progress() as bar:
         total = bar.add_task("all runs", total=len(todo) * config.run.steps, info="")
         tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in todo}
 
@@ -268,20 +268,6 @@ class _StopFlag:
 
     def __call__(self) -> bool:
         return self.asked
-
-
-@contextmanager
-def _stopping_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that the runs are told to save."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

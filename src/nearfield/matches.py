@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nearfield.scan import sort_ascending
 from nearfield.vectors import Vectors
 
 PIECE = 4096  # gallery items of a class scored at once
@@ -26,8 +27,9 @@ class Task:
     labels: Tensor  # (Q,) int64
     gallery_labels: Tensor  # (N,) int64
     self_index: Tensor | None  # (Q,) place of each query in the gallery: never its own match nor neighbour
-    depth: int | None = None  # places after max(number of matches, depth) need not be told apart; None: all are exact
-    only_best: bool = False  # place only the best match of each query
+    best_only: bool = False  # place only the best match of each query
+    best_depth: int | None = None  # the best match may be anywhere behind this place; None: its place is exact
+    rest_exact: bool = True  # False: the other matches may be anywhere behind the first R places, R the query's matches
     memory: int = 512 << 20  # bytes of working memory
 
     @property
@@ -71,7 +73,7 @@ def match_lists(task: Task, rows: Tensor, tie_width: float) -> Matches:
         values = _class_scores(task, query, gallery)  # (m a, P) descending
         first, last = _tie_groups(values, tie_width)
         values = values.gather(1, first)
-        if task.only_best:
+        if task.best_only:
             values, first, last = values[:, :1], first[:, :1], last[:, :1]
         counts.append(torch.full((values.shape[0],), values.shape[1], device=rows.device))
         score.append(values.flatten())
@@ -122,11 +124,3 @@ def _tie_groups(values: Tensor, tie_width: float) -> tuple[Tensor, Tensor]:
     first = torch.where(torch.cat([edge, breaks], 1), place, 0).cummax(1).values
     ends = torch.where(torch.cat([breaks, edge], 1), place + 1, values.shape[1])
     return first, ends.flip(1).cummin(1).values.flip(1)
-
-
-def sort_ascending(values: Tensor) -> Tensor:
-    """`values` sorted along the last axis, in place where numpy's vectorised sort can be used."""
-    if values.device.type != "cpu":
-        return values.sort(dim=-1).values
-    values.numpy().sort(axis=-1)
-    return values

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from nearfield.errors import InputError, nearest
+from nearfield.pairs import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
     if preset is not None and preset not in found.presets:
         raise InputError(f"{name} has no preset {preset!r}; {nearest(preset, found.presets)}")
     params = {**(found.presets[preset] if preset else {}), **params}
-    valid = _accepted(found.build)
+    valid = _accepted(found)
     for key in params:
         if key not in valid:
             raise InputError(f"{name} has no parameter {key!r}; {nearest(key, valid)}")
@@ -97,13 +98,7 @@ def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
     return found.build(**params)
 
 
-def _accepted(build: type[nn.Module]) -> set[str]:
-    """Keyword names that the constructors along the class's line take."""
-    found: set[str] = set()
-    for base in build.__mro__:
-        if base is nn.Module:
-            break
-        if "__init__" in vars(base):
-            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-            found |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
-    return found
+def _accepted(found: Method) -> set[str]:
+    """Keyword names that the method takes: its own, and the engine's if it passes them on."""
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(found.build).parameters.values())
+    return set(found.parameters) | (set(EngineOptions.__annotations__) if open_ended else set())

@@ -119,6 +119,8 @@ class RunFolder:
         """Write checkpoint `step` completely, then let it take the place of the earlier ones."""
         draft = self.path / ".checkpoint.part"
         target = self.path / f"checkpoint-{step:08d}"
+        if target.exists():  # a run is deterministic: this step's checkpoint is this one
+            return
         try:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(parents=True)

@@ -7,7 +7,16 @@ from nearfield.data.base import Dataset, DataWarning, cache_dir, split_classes, 
 from nearfield.data.sheet import contact_sheet
 from nearfield.errors import InputError, nearest
 
-__all__ = ["DataWarning", "Dataset", "cache_dir", "contact_sheet", "load", "names", "split_classes", "split_fingerprint"]
+__all__ = [
+    "DataWarning",
+    "Dataset",
+    "cache_dir",
+    "contact_sheet",
+    "load",
+    "names",
+    "split_classes",
+    "split_fingerprint",
+]
 
 _LOADERS = {"digits": digits.load, "glyphs": glyphs.load}
 

@@ -76,7 +76,7 @@ class Dataset:
 
 
 def split_classes(classes: npt.ArrayLike, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """Split `classes` into (kept, held_out), both sorted; `held_out` gets round(fraction * C) of them, at least one each."""
+    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, and neither side is empty."""
     unique = np.unique(np.asarray(classes, dtype=np.int64))
     if len(unique) < 2:
         raise InputError(f"classes must hold at least 2 different classes to be split, got {len(unique)}.")
@@ -100,7 +100,7 @@ def split_fingerprint(*class_arrays: npt.ArrayLike) -> str:
 def fingerprint(images: Pixels, labels: Integers, train_classes: Integers, test_classes: Integers) -> str:
     """The sha256 of pixels, labels and split, the same on every platform."""
     digest = hashlib.sha256(str(images.shape).encode())
-    digest.update(np.ascontiguousarray(images))
+    digest.update(np.ascontiguousarray(images).data)
     digest.update(split_fingerprint(labels, train_classes, test_classes).encode())
     return digest.hexdigest()
 
@@ -119,7 +119,7 @@ def cache_dir() -> Path:
 
 def _check_images(images: Pixels) -> None:
     if images.dtype != np.uint8 or images.ndim != 3 or 0 in images.shape:
-        raise InputError(f"images must be a non-empty uint8 array (N, H, W), got {images.dtype} of shape {images.shape}.")
+        raise InputError(f"images must be a non-empty uint8 array (N, H, W), got {images.dtype} {images.shape}.")
 
 
 def _check_index(name: str, values: Integers, length: int | None, bound: int) -> None:
@@ -135,7 +135,7 @@ def _check_split(train: Integers, test: Integers, classes: int) -> None:
     both = np.concatenate([train, test])
     repeated = _first_repeated(both)
     if repeated is not None:
-        raise InputError(f"train_classes and test_classes must be disjoint and without repeats, got class {repeated} twice.")
+        raise InputError(f"train_classes and test_classes must be disjoint, got class {repeated} twice.")
     if len(both) != classes:
         raise InputError(f"train_classes and test_classes must hold all {classes} classes together, got {len(both)}.")
 

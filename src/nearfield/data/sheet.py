@@ -25,7 +25,7 @@ PAPER, INK, FAINT = "#ffffff", "#1f2328", "#6e7781"
 def contact_sheet(
     dataset: Dataset, path: str | os.PathLike[str], classes: int = 12, per_class: int = 8, seed: int = 0
 ) -> None:
-    """Write a PNG with `classes` random classes, spread over the categories, and up to `per_class` random images of each."""
+    """Write a PNG with `classes` random classes, spread over the categories, and up to `per_class` images of each."""
     if classes < 1 or per_class < 1:
         raise InputError(f"classes and per_class must be at least 1, got {classes} and {per_class}.")
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -58,8 +58,9 @@ def _paint(dataset: Dataset, classes: list[int], per_class: int, generator: np.r
         top = MARGIN + row * (CELL + GAP)
         _write_name(draw, dataset, label, top)
         for column, index in enumerate(_some(dataset, label, per_class, generator)):
-            tile = Image.fromarray(np.ascontiguousarray(dataset.images[index])).resize((CELL, CELL), Image.Resampling.NEAREST)
-            sheet.paste(tile, (MARGIN + TEXT + column * (CELL + GAP), top))
+            tile = Image.fromarray(np.ascontiguousarray(dataset.images[index]))
+            left = MARGIN + TEXT + column * (CELL + GAP)
+            sheet.paste(tile.resize((CELL, CELL), Image.Resampling.NEAREST), (left, top))
     return sheet
 
 

@@ -1,0 +1,177 @@
+"""Counting, for every match of every query, the other items that score higher and those that tie.
+
+Axes: n queries along one side of a tile, w items along the other, M matches, K deep matches per query (padded), k pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearfield.matches import Task
+from nearfield.scan import between, sort_ascending, where
+
+BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
+COLUMN = (1 << BITS) - 1
+SPARE = (1 << 29) - 1  # bits of a float64 that a widened float32 leaves zero
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How near two scores must be to tie, and how near for float32 not to tell (`margin`)."""
+
+    tie: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """Queries along one side of a tile, with the matches to be counted; `entry` points into the counters."""
+
+    items: Tensor  # (n,) index of each item in its vectors
+    labels: Tensor  # (n,)
+    floor: Tensor  # (n,) float32: only scores above it matter to the shallow matches
+    row: Tensor  # (M,) place on this side of each shallow match's query, ascending
+    score: Tensor  # (M,) float64
+    entry: Tensor  # (M,)
+    deep: Tensor  # (K, n) float64 scores of the deep matches, +inf where a query has fewer
+    deep_entry: Tensor  # (K, n), -1 where a query has fewer
+
+    def block(self, start: int, stop: int) -> Side:
+        """Queries start..stop."""
+        ends = torch.tensor([start, stop], device=self.row.device)
+        first, last = torch.searchsorted(self.row, ends).tolist()
+        span, part = slice(start, stop), slice(first, last)
+        deep = self.deep[:, span]
+        depth = int((deep < torch.inf).sum(0).max()) if deep.numel() else 0
+        return Side(
+            self.items[span], self.labels[span], self.floor[span],
+            self.row[part] - start, self.score[part], self.entry[part],
+            deep[:depth], self.deep_entry[:depth, span],
+        )  # fmt: skip
+
+    def cuts(self, margin: float) -> Tensor:
+        """Scores that an entry of float32 must exceed to be surely above, then not surely below, each deep match; (2K, n)."""
+        return torch.cat([self.deep + margin, self.deep - margin]).float()
+
+
+class Counter:
+    """The counts over all tiles seen so far."""
+
+    def __init__(self, task: Task, widths: Widths, matches: int) -> None:
+        self.task, self.widths = task, widths
+        self.higher, self.equal = torch.zeros(2, matches, dtype=torch.int64, device=task.labels.device)  # (M,) each
+        self.room = max(1, task.memory // 512)  # pairs worked on at once
+
+    def add_pairs(self, side: Side, others: Tensor, r: Tensor, c: Tensor, value: Tensor) -> None:
+        """Count the pairs of query r and item c of `others` for the shallow matches."""
+        keep = where(value > side.floor[r])
+        key = sort_ascending(_key(r[keep], value[keep]) | c[keep])  # (k,) by query, then score
+        margin = self.widths.margin
+        top = torch.searchsorted(key, _key(side.row, (side.score + margin).float()) | COLUMN, right=True)
+        bottom = torch.searchsorted(key, _key(side.row, (side.score - margin).float()))
+        end = torch.searchsorted(key, side.row + 1 << BITS + 32)
+        self._add(side, others, side.entry, side.row, side.score, bottom, top, end, key & COLUMN)
+
+    def add_deep(self, side: Side, others: Tensor, tile: Tensor, counts: Tensor) -> None:
+        """Count a tile (n, w) for the deep matches from the numbers of entries above `side.cuts`, (2K, n)."""
+        high, low = counts.chunk(2)
+        known = side.deep_entry >= 0
+        doubt = torch.where(known, low - high, 0)  # (K, n)
+        if not self.task.queries.exact and int(doubt.sum()) * 16 > tile.numel():
+            self.add_sorted(side, others, tile)
+            return
+        self.higher.index_add_(0, side.deep_entry[known], high[known])
+        if self.task.queries.exact:
+            self.equal.index_add_(0, side.deep_entry[known], doubt[known])
+            return
+        cuts_high, cuts_low = side.cuts(self.widths.margin).chunk(2)
+        level, row = torch.unravel_index(where(doubt > 0), doubt.shape)
+        for k, r in zip(level.split(512), row.split(512), strict=True):
+            f, c = between(tile[r], cuts_low[k, r], cuts_high[k, r])
+            self._settle(side, others, side.deep_entry[k, r][f], r[f], c, side.deep[k, r][f])
+
+    def add_sorted(self, side: Side, others: Tensor, tile: Tensor) -> None:
+        """Count a tile (n, w) for many deep matches per query, by sorting its rows."""
+        width = tile.shape[1]
+        step = max(1, self.task.memory // (64 * width))
+        for start in range(0, tile.shape[0], step):
+            part = side.block(start, start + step)
+            if not len(part.deep):
+                continue
+            key = _with_columns(tile[start : start + step])  # (n, w) float64
+            score = part.deep.T.contiguous()  # (n, K)
+            shift = torch.arange(len(key), device=key.device)[:, None] * width
+            top = torch.searchsorted(key, score + self.widths.margin, right=True) + shift
+            bottom = torch.searchsorted(key, score - self.widths.margin) + shift
+            entry = part.deep_entry.T
+            known = entry >= 0
+            row = torch.arange(len(key), device=key.device)[:, None].expand(entry.shape)
+            self._add(
+                part, others, entry[known], row[known], score[known], bottom[known], top[known],
+                (shift + width).expand(entry.shape)[known], key.view(torch.int64).flatten().bitwise_and_(SPARE),
+            )  # fmt: skip
+
+    def _add(
+        self, side: Side, others: Tensor, entry: Tensor, row: Tensor, score: Tensor,
+        bottom: Tensor, top: Tensor, end: Tensor, column: Tensor,
+    ) -> None:  # fmt: skip
+        """Count sorted pairs: bottom..top of them are too near to each match's score to tell, top..end are above it."""
+        self.higher.index_add_(0, entry, end - top)
+        doubt = top - bottom
+        if self.task.queries.exact:
+            self.equal.index_add_(0, entry, doubt)
+            return
+        unsure = where(doubt > 0)
+        chunk = doubt[unsure].cumsum(0).div(self.room, rounding_mode="floor")
+        for part in unsure.split(torch.unique_consecutive(chunk, return_counts=True)[1].tolist()):
+            match = torch.repeat_interleave(part, doubt[part])  # (k,)
+            before = torch.repeat_interleave(doubt[part].cumsum(0) - doubt[part], doubt[part])
+            pair = bottom[match] + torch.arange(len(match), device=match.device) - before
+            self._settle(side, others, entry[match], row[match], column[pair], score[match])
+
+    def _settle(self, side: Side, others: Tensor, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
+        """Decide in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""
+        if not len(r):
+            return
+        gap = _exact_scores(self.task, side.items, others, r, c) - score
+        self.higher.index_add_(0, entry, (gap > self.widths.tie).long())
+        self.equal.index_add_(0, entry, (gap.abs() <= self.widths.tie).long())
+
+
+def _key(row: Tensor, value: Tensor) -> Tensor:
+    """Row and float32 score as one integer in the same order, the lowest bits left free for the column."""
+    bits = value.view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() + (1 << 31)
+    return (row << BITS + 32) | (ordered << BITS)
+
+
+def _with_columns(tile: Tensor) -> Tensor:
+    """Rows of float32 scores sorted as float64, the column of each in the bits that widening left zero."""
+    key = tile.double()
+    key.view(torch.int64).bitwise_or_(torch.arange(tile.shape[1], device=tile.device))
+    return sort_ascending(key)
+
+
+def _exact_scores(task: Task, queries: Tensor, items: Tensor, r: Tensor, c: Tensor) -> Tensor:
+    """Float64 scores of the pairs (queries[r], items[c]): pair by pair, or from whole products where they are dense."""
+    slab = max(1, task.memory // (64 * len(items)))
+    scores = torch.empty(len(r), dtype=torch.float64, device=r.device)
+    right = None
+    for first in range(0, len(queries), slab):
+        inside = where((r >= first) & (r < first + slab)) if slab < len(queries) else slice(None)
+        rows, cols = r[inside] - first, c[inside]
+        if len(rows) * 32 > min(slab, len(queries) - first) * len(items):
+            right = task.gallery.right(items) if right is None else right  # (w, E)
+            product = task.queries.left(queries[first : first + slab]) @ right.T  # (slab, w)
+            scores[inside] = product[rows, cols]
+            continue
+        step = max(1, task.memory // (64 * task.queries.width))
+        near = [
+            (task.queries.left(queries[first + a]) * task.gallery.right(items[b])).sum(1)
+            for a, b in zip(rows.split(step), cols.split(step), strict=True)
+        ]
+        scores[inside] = torch.cat(near) if near else scores[inside]
+    return scores

@@ -1,0 +1,95 @@
+"""The command line: quick help, right exit codes, one clear message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nearfield.cli import build_parser, main
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from nearfield.cli import build_parser; build_parser().format_help(); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "pydantic", "rich", "matplotlib", "sklearn"} & set(modules)
+
+
+def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["bench"], ["train"], ["eval"], ["methods"], ["data"], ["data", "show"], ["report"]):
+        with pytest.raises(SystemExit) as stop:
+            build_parser().parse_args([*words, "--help"])
+        assert stop.value.code == 0
+        assert "example:\n  nearfield " + words[0] in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("nearfield 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bench", "--set", "run.stepz=3"], "run.stepz is not a key here; did you mean 'steps'?"),
+        (["bench", "--methods", "fastpa"], "there is no method 'fastpa'; did you mean 'fastap'?"),
+        (["bench", "--seeds", "0"], "seeds"),
+        (["bench", "--jobs", "-1"], "--jobs must be at least 1; got -1."),
+        (["train", "nowhere.toml"], "cannot read the config nowhere.toml"),
+        (["train", "--set", "data.name=glyph"], "did you mean 'glyphs'?"),
+        (["methods", "triplets"], "did you mean 'triplet'?"),
+        (["data", "show", "cup"], "dataset 'cup'"),
+        (["report", "nowhere"], "nowhere"),
+        (["eval", "nowhere.npy", "labels.npy"], "nowhere.npy"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_message(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("nearfield: ")
+    assert "Traceback" not in captured.err
+    assert not list(tmp_path.glob("runs/**/*.toml"))
+
+
+def test_labels_of_another_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(6, 3)))
+    np.save(tmp_path / "y.npy", np.arange(5))
+    assert main(["eval", str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]) == 2
+    assert "6" in (message := capsys.readouterr().err)
+    assert "5" in message
+
+
+def test_methods_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "multi_similarity" in {m["name"] for m in listed}
+    assert main(["methods", "fastap"]) == 0
+    assert "bins = 10" in capsys.readouterr().out
+
+
+def test_data_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "show", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 1797
+    assert main(["data", "show", "digits"]) == 0
+    assert "1797" in capsys.readouterr().out
+
+
+def test_dry_run_prints_the_plan_and_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["bench", "--data", "digits", "--set", "run.sampler.batch_size=8", "--out", str(tmp_path / "b"), "--dry-run"]
+    assert main([*words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert len(plan["runs"]) == 6
+    assert plan["estimated_seconds"] > 0
+    assert not (tmp_path / "b").exists()
+    assert main(words) == 0
+    assert "minutes" in capsys.readouterr().out
