@@ -146,13 +146,14 @@ def fast(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_
 
 
 def slow(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels: Tensor | None = None) -> Result:
-    """What the reference answers: one evaluation on independent s and norms, then the chain rule back to the vectors."""
+    """What the reference answers."""
     x, refs = x.clone().requires_grad_(), None if refs is None else refs.clone().requires_grad_()
     pairs = pairs_of(x, labels, refs, ref_labels, normalize=case.normalize)
     return slow_on(lambda leaves: REFERENCE[case.loss](leaves, **case.slow_params), pairs, x, refs)
 
 
 def slow_on(function: Callable[[Pairs], Tensor], pairs: Pairs, x: Tensor, refs: Tensor | None) -> Result:
+    """One evaluation with s and the norms as independent variables, then the chain rule back to the vectors."""
     leaves = leaf_pairs(pairs)
     value = function(leaves)
     parts = torch.autograd.grad(
@@ -257,7 +258,9 @@ def test_random_triplets_follow_their_rule(rule: str) -> None:
         hinges, stood = [], 0
         for a in pairs.rows:
             p, n = weights[a].argmin(), weights[a].argmax()
-            band_exists = any(0 < pairs.s[a, q] - pairs.s[a, m] < 0.1 for q in pairs.positives(a) for m in pairs.negatives(a))
+            band_exists = any(
+                0 < pairs.s[a, q] - pairs.s[a, m] < 0.1 for q in pairs.positives(a) for m in pairs.negatives(a)
+            )
             if weights[a].abs().sum() == 0:
                 stood += rule == "semihard_random"
                 continue
@@ -380,7 +383,9 @@ def snr_pairs(x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels:
     return pairs_of(x - x.mean(1, keepdim=True), labels, refs, ref_labels, normalize=False)
 
 
-def snr_of_pairs(pairs: Pairs, form: str, pos_margin: float = 0.0, neg_margin: float = 1.0, margin: float = 0.2) -> Tensor:
+def snr_of_pairs(
+    pairs: Pairs, form: str, pos_margin: float = 0.0, neg_margin: float = 1.0, margin: float = 0.2
+) -> Tensor:
     near, far, triplets = [], [], []
     for i in pairs.rows:
         d_pos, d_neg = (pairs.d2(i, js) / pairs.row_sq[i] for js in (pairs.positives(i), pairs.negatives(i)))
@@ -419,6 +424,20 @@ def test_snr_equals_reference(batch: str, separate: bool, form: str) -> None:
     )
     expected = Result(value.detach(), weights, grads[0], grads[1] if separate else None)
     agree(found, expected, tolerance=1e-6 if batch == "collapsed" else 1e-9)
+
+
+@pytest.mark.parametrize("form", SNRS)
+def test_snr_of_nearly_constant_embeddings(form: str) -> None:
+    """The variance of a query is held at 1e-8, and has no gradient there."""
+    case, params = SNRS[form]
+    x, labels = ZOO["unequal"]
+    x = x * torch.logspace(-6, -3, len(x), dtype=x.dtype)[:, None]
+    found = fast(case, x, labels)
+    x = x.requires_grad_()
+    value = REFERENCE_OF_X["snr"](x, labels, **params)
+    value.backward()
+    close(found.value, value.detach())
+    close(found.queries, x.grad)
 
 
 @pytest.mark.parametrize("preset", ["", *losses.method("snr").presets])

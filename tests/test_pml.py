@@ -47,6 +47,16 @@ def raw(kind: type[Any], **options: Any) -> Any:
     return kind(normalize_embeddings=False, **options)
 
 
+def remember(blocks: list[Block]) -> Callable[[Block], Block]:
+    """A miner that keeps every pair and puts the block in the list."""
+
+    def miner(block: Block) -> Block:
+        blocks.append(block)
+        return block
+
+    return miner
+
+
 COSINE = distances.CosineSimilarity()
 SEMIHARD = miners.TripletMarginMiner(margin=0.3, type_of_triplets="semihard")
 AGREED: dict[str, tuple[str, dict[str, Any], Loss]] = {
@@ -124,7 +134,7 @@ def test_margin_equals_pml_on_the_triplets_that_were_drawn() -> None:
     """One negative is drawn for each positive, so the draws are triplets."""
     x, labels = batch()
     blocks: list[Block] = []
-    loss = losses.create("margin", num_classes=6, miner=lambda block: blocks.append(block) or block)
+    loss = losses.create("margin", num_classes=6, miner=remember(blocks))
     peer = pml.MarginLoss(learn_beta=True, num_classes=6)
     for module in (loss, peer):
         module.double().beta.data.copy_(torch.linspace(1.0, 1.3, 6))
@@ -206,7 +216,9 @@ def test_nca_does_not_underflow(scale: float) -> None:
     torch.testing.assert_close(narrow.double(), exact, rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.parametrize(("temperature", "dtype"), [(0.07, torch.float16), (0.01, torch.float32), (0.002, torch.float32)])
+@pytest.mark.parametrize(
+    ("temperature", "dtype"), [(0.07, torch.float16), (0.01, torch.float32), (0.002, torch.float32)]
+)
 def test_nt_xent_is_not_capped(temperature: float, dtype: torch.dtype) -> None:
     """PML adds a tiny number inside the logarithm: a cap on the value, and no gradient beyond it."""
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [1.0, 0.2], [-1.0, -0.2]], dtype=dtype)
@@ -225,7 +237,7 @@ def test_distance_weighting_serves_every_anchor_in_many_dims() -> None:
     x, labels = torch.randn(128, 512, generator=generator), torch.arange(32).repeat_interleave(4)
     x[4] = x[0] + 0.01 * x[4]  # labels 0 and 1
     blocks: list[Block] = []
-    loss = losses.create("margin", upper=1.5, miner=lambda block: blocks.append(block) or block)
+    loss = losses.create("margin", upper=1.5, miner=remember(blocks))
     weights = pair_weights(loss, x, labels)
     drawn, real = draw_by_distance(blocks[0].neg, blocks[0], DistanceWeightedMiner(upper=1.5))
     assert bool(real.all())
@@ -283,7 +295,7 @@ def test_small_distances_are_exact() -> None:
     y = torch.nn.functional.normalize(x + 1e-4 * torch.randn(64, 128, generator=generator))
     labels = torch.arange(64)
     blocks: list[Block] = []
-    loss = losses.create("contrastive", form="hinge", miner=lambda block: blocks.append(block) or block)
+    loss = losses.create("contrastive", form="hinge", miner=remember(blocks))
     loss(x, labels, y, labels)
     found = blocks[-1].pos[:, 0].double()
     true = (torch.nn.functional.normalize(x.double()) - torch.nn.functional.normalize(y.double())).norm(dim=1)

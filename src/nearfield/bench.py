@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfield.config import BenchConfig, RunConfig
+from nearfield.data import Dataset
 from nearfield.errors import RunError
 from nearfield.runs import RunFolder, environment
 from nearfield.store import Store
@@ -59,10 +60,7 @@ def plan(config: BenchConfig, folder: Path) -> list[Job]:
 
 def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> list[Standing]:
     """Run what is not finished yet, `jobs` processes at a time, collect everything, and rank."""
-    from nearfield.data import load
-
-    check_methods(config)
-    dataset = load(config.run.data.name)  # rendered once here, not in every process
+    dataset = check_bench(config)  # rendered once here, not in every process
     todo = [job for job in plan(config, folder) if not job.done]
     store = Store(folder / "results.sqlite")
     store.set_meta(
@@ -79,15 +77,14 @@ def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> lis
     return leaderboard(store, config)
 
 
-def check_methods(config: BenchConfig) -> None:
-    """Build every method once, so that a misspelt name or parameter fails before anything is trained."""
-    from nearfield.training import build_loss
+def check_bench(config: BenchConfig) -> Dataset:
+    """The dataset of the bench; InputError if a method, a parameter or the data does not exist."""
+    from nearfield.training import check
 
-    for method in config.methods:
-        build_loss(config.run.model_copy(update={"method": method}), num_classes=2)
+    return [check(config.run.model_copy(update={"method": method})) for method in config.methods][0]
 
 
-def pixel_baseline(dataset: Any) -> dict[str, float]:
+def pixel_baseline(dataset: Dataset) -> dict[str, float]:
     """Test scores of the raw pixels: what any method must beat."""
     import torch
 
@@ -211,15 +208,14 @@ def worker_environment() -> dict[str, str]:
     return {**kept, **os.environ}
 
 
-def estimate_seconds(config: BenchConfig, jobs: int, todo: list[Job]) -> float:
+def estimate_seconds(config: BenchConfig, dataset: Dataset, jobs: int, todo: list[Job]) -> float:
     """Time that the runs will take, from a few training steps of the first one made now."""
     import torch
 
-    from nearfield.data import load
     from nearfield.training import time_steps
 
     if not todo:
         return 0.0
     torch.set_num_threads(config.run.threads)
-    per_step = time_steps(config.run, load(config.run.data.name))
+    per_step = time_steps(config.run, dataset)
     return per_step * config.run.steps * -(-len(todo) // jobs) * 1.15  # evaluation and start-up take some

@@ -24,7 +24,7 @@ class Series(NamedTuple):
 
 
 def line_chart(series: Sequence[Series], width: int, height: int) -> dict[str, Any]:
-    """Ticks, lines, bands, dots and end labels of `series` in a picture of `width` x `height` pixels, or a higher one."""
+    """Ticks, lines, bands, dots and end labels of `series`, `width` pixels wide and at least `height` high."""
     height = max(height, TOP + BOTTOM + LABEL_GAP * len(series))
     longest = int(0.4 * width / CHARACTER)
     labels = [shorten(one.label, longest) for one in series]

@@ -27,17 +27,17 @@ notes = Console(stderr=True, highlight=False)
 
 def bench(arguments: argparse.Namespace) -> None:
     """Compare methods; see `nearfield.bench`."""
-    from nearfield.bench import Job, check_methods, estimate_seconds, plan, run_bench
+    from nearfield.bench import Job, check_bench, estimate_seconds, plan, run_bench
 
     config = bench_config(arguments)
     jobs = arguments.jobs or os.cpu_count() or 1
     if jobs < 1:
         raise InputError(f"--jobs must be at least 1; got {jobs}.")
+    dataset = check_bench(config)
     planned = plan(config, arguments.out)
     todo = [job for job in planned if not job.done]
     if arguments.dry_run:
-        check_methods(config)
-        _print_plan(config, planned, estimate_seconds(config, jobs, todo), jobs, arguments.json)
+        _print_plan(config, planned, estimate_seconds(config, dataset, jobs, todo), jobs, arguments.json)
         return
     notes.print(f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}")
     with _progress() as bar:
@@ -91,11 +91,12 @@ def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -
 
 def train(arguments: argparse.Namespace) -> None:
     """Train one run; see `nearfield.training`."""
-    from nearfield.training import Interrupted
+    from nearfield.training import Interrupted, check
     from nearfield.training import train as run_training
 
     values = merge(read_toml(arguments.config) if arguments.config else {}, arguments.overrides)
     config = build_config(RunConfig, values)
+    check(config)
     stopping = _StopFlag()
     try:
         with _report_progress(arguments.progress, config, stopping) as report:

@@ -53,14 +53,17 @@ class ModelConfig(Config):
     """The network: a small convolutional backbone and a linear embedding head."""
 
     backbone: Literal["conv"] = "conv"
-    width: Count = 32
+    width: Count = 16
     dim: Count = 64
 
 
 class SamplerConfig(Config):
-    """How batches are drawn: `per_class` images of each of batch_size / per_class classes, or a plain shuffle."""
+    """How batches are drawn: `per_class` images of each of batch_size / per_class classes, or a plain shuffle.
 
-    name: Literal["m_per_class", "shuffle"] = "m_per_class"
+    "auto" is what the method was published with.
+    """
+
+    name: Literal["auto", "m_per_class", "shuffle"] = "auto"
     batch_size: Annotated[int, Field(ge=2)] = 128
     per_class: Count = 4
 
@@ -69,7 +72,7 @@ class OptimizerConfig(Config):
     """AdamW with a cosine schedule; parameters inside the loss (proxies, margins) have a rate of their own."""
 
     lr: Positive = 2e-3
-    loss_lr: Positive = 0.05
+    loss_lr: Positive = 0.01
     weight_decay: AtLeastZero = 1e-4
     warmup_steps: Annotated[int, Field(ge=0)] = 20
 
@@ -89,8 +92,8 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    steps: Count = 400
-    eval_every: Count = 50
+    steps: Count = 500
+    eval_every: Count = 100
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Count = 1
@@ -102,7 +105,7 @@ class BenchConfig(Config):
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
         MethodConfig(name="multi_similarity"),
         MethodConfig(name="fastap"),
-        MethodConfig(name="proxy_softmax"),
+        MethodConfig(name="proxy_softmax", params={"temperature": 0.1}),
     )
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1)
     run: RunConfig = RunConfig()

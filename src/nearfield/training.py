@@ -51,6 +51,12 @@ def split(dataset: Dataset, config: RunConfig) -> Parts:
     return Parts(*rows, len(fit), len(val), split_fingerprint(fit, val, dataset.test_classes))
 
 
+def check(config: RunConfig) -> Dataset:
+    """The run's dataset; InputError if the method, its parameters or the data do not exist."""
+    build_loss(config, num_classes=2)
+    return load(config.data.name)
+
+
 def train(
     config: RunConfig, folder: Path, progress: Progress | None = None, stop: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
@@ -63,7 +69,7 @@ def train(
         if run.result is not None:
             return run.result
         torch.set_num_threads(config.threads)
-        dataset = load(config.data.name)
+        dataset = check(config)
         parts = split(dataset, config)
         run.begin(config, {"data": dataset.fingerprint, "split": parts.fingerprint})
         return _train(config, run, dataset, parts, progress or _silent, stop or _never)
@@ -170,7 +176,8 @@ def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, floa
 def build_sampler(config: RunConfig, labels: Tensor) -> BatchSampler:
     """The batch sampler that the configuration names."""
     chosen = config.sampler
-    if chosen.name == "shuffle":
+    name = losses.method(config.method.name).sampler if chosen.name == "auto" else chosen.name
+    if name == "shuffle":
         return ShuffleSampler(labels.numpy(), chosen.batch_size, config.seed)
     return MPerClassSampler(labels.numpy(), chosen.batch_size, chosen.per_class, config.seed)
 

@@ -1,8 +1,10 @@
-"""Built-in datasets: `load("glyphs")` is drawn on this machine, `load("digits")` comes with scikit-learn."""
+"""Datasets: `load("glyphs")` is drawn on this machine, `load("digits")` comes with scikit-learn."""
 
 from __future__ import annotations
 
-from nearfield.data import digits, glyphs
+from pathlib import Path
+
+from nearfield.data import digits, folder, glyphs
 from nearfield.data.base import Dataset, DataWarning, cache_dir, split_classes, split_fingerprint
 from nearfield.data.sheet import contact_sheet
 from nearfield.errors import InputError, nearest
@@ -27,7 +29,9 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Dataset:
-    """The built-in dataset called `name`."""
+    """The built-in dataset called `name`, or the folder of class folders at the path `name`."""
+    if "/" in name or "\\" in name or Path(name).is_dir():
+        return folder.load(Path(name))
     if name not in _LOADERS:
         raise InputError(f"dataset {name!r} is unknown; {nearest(name, names())}")
     return _LOADERS[name]()

@@ -76,13 +76,16 @@ class Dataset:
 
 
 def split_classes(classes: npt.ArrayLike, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, and neither side is empty."""
+    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, but two stay on either side.
+
+    A single class has no negatives: nothing could be learned from it, and every score on it would be perfect.
+    """
     unique = np.unique(np.asarray(classes, dtype=np.int64))
-    if len(unique) < 2:
-        raise InputError(f"classes must hold at least 2 different classes to be split, got {len(unique)}.")
+    if len(unique) < 4:
+        raise InputError(f"classes must hold at least 4 different classes to be split, got {len(unique)}.")
     if not 0.0 < fraction < 1.0:
         raise InputError(f"fraction must lie strictly between 0 and 1, got {fraction}.")
-    count = min(max(round(fraction * len(unique)), 1), len(unique) - 1)
+    count = min(max(round(fraction * len(unique)), 2), len(unique) - 2)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(unique)
     return np.sort(order[count:]), np.sort(order[:count])
 

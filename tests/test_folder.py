@@ -1,0 +1,52 @@
+"""A folder of class folders as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearfield import data
+from nearfield.cli import main
+from nearfield.errors import InputError
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for c in range(8):
+        (tmp_path / "pictures" / f"clàss {c}").mkdir(parents=True)
+        for i in range(3):
+            pixels = rng.integers(0, 255, (20 + c, 30, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / f"clàss {c}" / f"{i}.png")
+    return tmp_path / "pictures"
+
+
+def test_a_folder_is_a_dataset(pictures: Path) -> None:
+    dataset = data.load(str(pictures))
+    assert dataset.images.shape == (24, 32, 32)
+    assert dataset.class_names == tuple(f"clàss {c}" for c in range(8))
+    assert dataset.train_classes.tolist() == [0, 1, 2, 3]
+    assert dataset.fingerprint == data.load(str(pictures)).fingerprint
+    (pictures / "clàss 0" / "0.png").unlink()
+    assert dataset.fingerprint != data.load(str(pictures)).fingerprint
+
+
+def test_an_unreadable_image_is_named(pictures: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = pictures / "clàss 3" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert main(["bench", "--data", str(pictures), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"nearfield: cannot read the image {broken}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["data", "show", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_too_few_classes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 6 class folders with images; found 0"):
+        data.load(str(tmp_path))
