@@ -309,7 +309,7 @@ def test_duplicates_are_at_distance_zero_and_have_no_gradient(
 ) -> None:
     x, labels = ZOO["collapsed_exact"]
     x = (1000 * x).to(dtype).requires_grad_()
-    for block in blocks_of(name, x, labels, normalize=normalize, **params):
+    for block in blocks_of("triplet", x, labels, normalize=normalize):
         assert not bool(block.pos[block.pos_mask].any())
         assert not bool(block.neg[block.neg_mask].any())
     value = losses.create(name, normalize=normalize, **params)(x, labels)

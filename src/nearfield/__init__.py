@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearfield import data, losses, metrics, mining, models, pairs, samplers
     from nearfield.config import BenchConfig, RunConfig
     from nearfield.errors import InputError, NearfieldError, RunError
+    from nearfield.memory import CrossBatchMemory
     from nearfield.metrics import retrieval_metrics
     from nearfield.pairs import pair_weights
     from nearfield.training import train
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _MODULES = ("data", "losses", "metrics", "mining", "models", "pairs", "samplers")
 _NAMES = {
     "BenchConfig": "config",
+    "CrossBatchMemory": "memory",
     "InputError": "errors",
     "NearfieldError": "errors",
     "RunConfig": "config",
@@ -37,7 +39,7 @@ _NAMES = {
 
 __all__ = [  # noqa: RUF022 - modules, then names
     "data", "losses", "metrics", "mining", "models", "pairs", "samplers",
-    "BenchConfig", "InputError", "NearfieldError", "RunConfig", "RunError",
+    "BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "RunConfig", "RunError",
     "pair_weights", "retrieval_metrics", "train", "__version__",
 ]  # fmt: skip
 

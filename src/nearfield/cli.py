@@ -58,6 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_train(commands)
     _add_eval(commands)
     _add_methods(commands)
+    _add_weights(commands)
+    _add_check_gradients(commands)
     _add_data(commands)
     _add_report(commands)
     return parser
@@ -120,6 +122,27 @@ def _add_methods(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument("name", nargs="?", help="explain this method")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.set_defaults(run=_lazy("methods"))
+
+
+def _add_weights(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "which similarities each loss's pair weights use, measured; or one loss's weights, drawn"
+    parser = _add(commands, "weights", summary, "nearfield weights multi_similarity --plot weights.svg")
+    parser.add_argument("name", nargs="?", help="a pair loss; without it, Table 1 of the Multi-Similarity paper is measured")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the weight curves and the weights over a batch")
+    parser.add_argument("--data", default="digits", help="where the batch comes from (default: digits)")
+    _add_set(parser, "beta=40")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=_lazy("weights"))
+
+
+def _add_check_gradients(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "certify a loss: is its gradient the derivative of its value, in blocks and chunks too?"
+    example = "nearfield check-gradients pytorch_metric_learning.losses:CircleLoss --set m=0.25"
+    parser = _add(commands, "check-gradients", summary, example)
+    parser.add_argument("loss", help="a name (see `nearfield methods`) or module:Class of any loss called with (x, labels)")
+    _add_set(parser, "alpha=2.0")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=_lazy("check_gradients"))
 
 
 def _add_data(commands: _Commands) -> None:  # type: ignore[valid-type]

@@ -163,6 +163,69 @@ def methods(arguments: argparse.Namespace) -> None:
     console.print(f"sampler: {m.sampler}")
 
 
+def weights(arguments: argparse.Namespace) -> None:
+    """General Pair Weighting by measurement; see `nearfield.weights`."""
+    from nearfield import losses
+    from nearfield.pairs import PairLoss
+    from nearfield.weights import DISAGREEMENTS, TABLE_PARAMS, similarity_types
+
+    params = merge({}, arguments.overrides)
+    names = [arguments.name] if arguments.name else losses.names()
+    rows = []
+    for name in names:
+        if not issubclass(losses.method(name).build, PairLoss) or "dim" in losses.method(name).parameters:
+            continue
+        loss = losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
+        assert isinstance(loss, PairLoss)  # noqa: S101
+        if arguments.plot:
+            return _plot(loss, name, arguments)
+        claim = losses.method(name).similarities
+        note = DISAGREEMENTS.get(name, "")
+        rows.append({"loss": name, "measured": similarity_types(loss), "paper": claim, "note": note})
+    if not rows:
+        raise InputError(f"{arguments.name} is not a loss over pairs of a batch; see `nearfield methods`.")
+    if arguments.json:
+        console.print_json(json.dumps(rows))
+        return None
+    table = Table("loss", "measured", "paper", "note", title="similarities that the weight of a negative pair responds to")
+    for row in rows:
+        table.add_row(row["loss"], *(" ".join(row[k]) for k in ("measured", "paper")), row["note"])
+    console.print(table)
+    console.print("S: its own, all moving together. P: the positives'. N: the other negatives'.")
+    return None
+
+
+def _plot(loss: Any, name: str, arguments: argparse.Namespace) -> None:
+    """Draw a loss's weights over a batch of raw pixels."""
+    import torch
+
+    from nearfield import data
+    from nearfield.samplers import MPerClassSampler
+    from nearfield.weights import plot_weights
+
+    dataset = data.load(arguments.data)
+    classes = min(8, len(dataset.class_names))
+    rows = next(iter(MPerClassSampler(dataset.labels, 6 * classes, 6, seed=0)))
+    pixels = torch.from_numpy(dataset.images[rows]).flatten(1).double()
+    out = plot_weights(loss, name, pixels - pixels.mean(0), torch.from_numpy(dataset.labels[rows]), arguments.plot)
+    console.print(f"Plot: {out}", soft_wrap=True)
+
+
+def check_gradients(arguments: argparse.Namespace) -> int:
+    """Certify a loss; see `nearfield.certify`."""
+    from nearfield.certify import TOLERANCE, certify, find_loss
+
+    checks = certify(find_loss(arguments.loss, num_classes=12, dim=16, **merge({}, arguments.overrides)))
+    if arguments.json:
+        console.print_json(json.dumps([{**c._asdict(), "passed": c.passed} for c in checks]))
+    else:
+        table = Table("check", "largest relative error", "", "what is compared", title=arguments.loss)
+        for c in checks:
+            table.add_row(c.name, f"{c.error:.1e}", "ok" if c.passed else f"above {TOLERANCE:g}", c.why)
+        console.print(table)
+    return 0 if all(c.passed for c in checks) else 1
+
+
 def data_list(arguments: argparse.Namespace) -> None:
     """Every dataset with its counts."""
     from nearfield import data

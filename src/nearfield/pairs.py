@@ -112,6 +112,7 @@ class PairLoss(nn.Module):
 
     normalized: ClassVar[bool] = True  # whether the method compares unit vectors
     needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
+    constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
     own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
     measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
     surveys: bool = False  # whether a first sweep must `survey` all rows

@@ -39,7 +39,7 @@ class Method:
     source: str
     space: Mapping[str, Real | Whole] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    similarities: str = ""  # of S, P, N: which similarities the weight of a pair is claimed to depend on
+    similarities: str = ""  # of S, P, N: what the Multi-Similarity paper (Table 1) says the weight of a negative uses
     sampler: str = "m_per_class"
 
     @property

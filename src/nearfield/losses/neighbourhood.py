@@ -20,7 +20,6 @@ from nearfield.registry import Real, register
     "lifted",
     "Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016; Unbiased Evaluation Eq. 2",
     space={"margin": Real(0.2, 2.0)},
-    similarities="PN",
 )
 class Lifted(PairLoss):
     """Lifted structure: each positive pair against all negatives of both of its ends.
@@ -89,7 +88,6 @@ class LiftedGeneralized(PairLoss):
     "GPW Eq. 16 (the ablation's LiftedStruct*)",
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True)},
     presets={"code": {"beta": 40.0}},
-    similarities="N",
 )
 class LiftedStar(PairLoss):
     """Lifted structure with two temperatures and no hinge.
@@ -217,7 +215,6 @@ class MultiSimilarity(PairLoss):
     "Sun et al., Circle Loss, CVPR 2020",
     space={"scale": Real(16.0, 256.0, log=True), "margin": Real(0.1, 0.5)},
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
-    similarities="SN",
 )
 class Circle(PairLoss):
     """Circle: every similarity is pulled towards its own optimum, the harder the further it is from it.
@@ -228,6 +225,7 @@ class Circle(PairLoss):
     The paper uses s = 256, m = 0.25 for faces (preset "paper"); s = 80, m = 0.4 is its setting for retrieval.
     """
 
+    constant_weights = True
     reduction = "usable"
 
     def __init__(self, scale: float = 80.0, margin: float = 0.4, **engine: Unpack[EngineOptions]) -> None:
@@ -281,7 +279,6 @@ class NCA(PairLoss):
     "supcon",
     "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020 (L_out)",
     space={"temperature": Real(0.02, 0.5, log=True)},
-    similarities="PN",
 )
 class SupCon(PairLoss):
     """Supervised contrastive: each positive is classified against everybody else.
@@ -308,7 +305,6 @@ class SupCon(PairLoss):
     "nt_xent",
     "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
     space={"temperature": Real(0.02, 0.5, log=True)},
-    similarities="PN",
 )
 class NTXent(PairLoss):
     """Normalised temperature-scaled cross-entropy: each positive is classified against the negatives alone.

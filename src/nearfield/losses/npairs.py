@@ -32,7 +32,7 @@ def pair_up(labels: Tensor) -> tuple[Tensor, Tensor]:
     "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
     space={"l2": Real(1e-5, 1e-2, log=True)},
     presets={"proxy_anchor_authors": {"l2": 0.02}},
-    similarities="PN",
+    similarities="N",
     sampler="npairs",
 )
 class NPairs(PairLoss):
@@ -70,7 +70,6 @@ class NPairs(PairLoss):
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017; Unbiased Evaluation Eqs. 4-5",
     space={"angle": Real(30.0, 60.0)},
     presets={"unbiased_evaluation": {"normalize": False, "l2": 5e-4}},
-    similarities="PN",
     sampler="npairs",
 )
 class Angular(PairLoss):

@@ -83,7 +83,6 @@ class Contrastive(PairLoss):
         "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337},
         "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831},
     },
-    similarities="S",
 )
 class SNR(PairLoss):
     """Contrastive hinge on the signal-to-noise distance of raw embeddings.
@@ -143,7 +142,6 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
         "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164},
         "reality_check_sop": {"alpha": 0.0915, "beta": 1.1072},
     },
-    similarities="S",
 )
 class Margin(PairLoss):
     """Margin loss with distance-weighted sampling: a learned boundary beta between near and far.
@@ -246,7 +244,7 @@ class Binomial(PairLoss):
     "Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NeurIPS 2016; GPW supplement Eq. 9",
     space={"nodes": Whole(11, 401)},
     presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
-    similarities="SPN",
+    similarities="P",
 )
 class Histogram(PairLoss):
     """Histogram: the probability that a random negative pair is more similar than a random positive pair.

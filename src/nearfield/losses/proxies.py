@@ -40,7 +40,6 @@ class ProxyLoss(PairLoss):
         "reality_check_sop": {"temperature": 0.0630},
         "unbiased_evaluation": {"label_smoothing": 0.1},
     },
-    similarities="PN",
     sampler="shuffle",
 )
 class ProxySoftmax(ProxyLoss):

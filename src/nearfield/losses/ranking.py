@@ -24,7 +24,6 @@ from nearfield.registry import Real, Whole, register
         "reality_check_cars": {"bins": 27},
         "reality_check_sop": {"bins": 16},
     },
-    similarities="SPN",
     sampler="fastap",
 )
 class FastAP(PairLoss):
@@ -87,7 +86,6 @@ def _look_up(table: Tensor, x: Tensor) -> Tensor:
     "smooth_ap",
     "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020",
     space={"temperature": Real(0.002, 0.1, log=True)},
-    similarities="SPN",
 )
 class SmoothAP(PairLoss):
     """Smooth-AP: average precision with the step in each rank replaced by a sigmoid.
@@ -137,7 +135,6 @@ class SmoothAP(PairLoss):
     "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
     space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
-    similarities="SN",
 )
 class RankedList(PairLoss):
     """Ranked list: positives within alpha - margin, negatives beyond alpha, near negatives weighted up.
@@ -150,6 +147,7 @@ class RankedList(PairLoss):
     DMLPlayground and pytorch-metric-learning do differentiate it.
     """
 
+    constant_weights = True
     measure = "euclidean"
     reduction = "usable"
 

@@ -1,0 +1,60 @@
+"""Cross-batch memory: earlier embeddings as further references (Wang et al., Cross-Batch Memory, CVPR 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nearfield.errors import InputError
+from nearfield.pairs import PairLoss
+
+
+class CrossBatchMemory(nn.Module):
+    """A loss on the batch plus `weight` times the same loss of the batch against a queue of earlier embeddings.
+
+        L = loss(batch) + weight loss(batch, memory)
+
+    The memory holds the last `size` embeddings, without gradient; the batch is enqueued after the loss, so that no item
+    is compared with itself. Until `start` training calls have passed only the batch counts: early embeddings drift.
+    Queue, place and fill are in the `state_dict`.
+    """
+
+    memory: Tensor
+    memory_labels: Tensor
+    cursor: Tensor
+    filled: Tensor
+    calls: Tensor
+
+    def __init__(self, loss: PairLoss, size: int, dim: int, weight: float = 1.0, start: int = 0) -> None:
+        super().__init__()
+        if size < 1 or dim < 1:
+            raise InputError(f"size and dim must be at least 1; got {size} and {dim}.")
+        if not isinstance(loss, PairLoss) or loss.own_batch or loss.held_references() is not None:
+            raise InputError(f"{type(loss).__name__} takes no references, so a memory cannot be among them.")
+        self.loss, self.weight, self.start = loss, weight, start
+        self.register_buffer("memory", torch.zeros(size, dim))
+        self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
+        for name in ("cursor", "filled", "calls"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss of a batch (M, D); in training the batch is then remembered. A 0-dim tensor."""
+        value: Tensor = self.loss(embeddings, labels)
+        filled = int(self.filled)
+        if filled and int(self.calls) >= self.start:
+            known = self.memory[:filled].to(embeddings.dtype), self.memory_labels[:filled]
+            value = value + self.weight * self.loss(embeddings, labels, *known)
+        if self.training:
+            self._remember(embeddings.detach(), labels)
+            self.calls += 1
+        return value
+
+    def _remember(self, embeddings: Tensor, labels: Tensor) -> None:
+        """Write the batch over the oldest entries (its last `size` rows, if it is longer)."""
+        size = len(self.memory)
+        embeddings, labels = embeddings[-size:], labels[-size:]
+        places = (int(self.cursor) + torch.arange(len(labels), device=self.memory.device)) % size
+        self.memory[places] = embeddings.to(self.memory)
+        self.memory_labels[places] = labels.to(self.memory_labels)
+        self.cursor.fill_((int(self.cursor) + len(labels)) % size)
+        self.filled.fill_(min(size, int(self.filled) + len(labels)))

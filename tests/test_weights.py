@@ -1,0 +1,78 @@
+"""General Pair Weighting, measured: the paper's Table 1, curves and plots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearfield import losses
+from nearfield.cli import main
+from nearfield.errors import InputError
+from nearfield.pairs import PairLoss
+from nearfield.weights import DISAGREEMENTS, TABLE_PARAMS, plot_weights, similarity_types, weight_curves, weights_of
+
+TABLE_1 = {  # Wang et al., CVPR 2019
+    "contrastive": "S",
+    "binomial": "S",
+    "triplet": "P",
+    "histogram": "P",
+    "npairs": "N",
+    "lifted_generalized": "N",
+    "bin_lifted": "SN",
+    "nca": "PN",
+    "multi_similarity": "SPN",
+}
+
+
+def build(name: str, **params: object) -> PairLoss:
+    loss = losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
+    assert isinstance(loss, PairLoss)
+    return loss
+
+
+@pytest.mark.parametrize("name", sorted(TABLE_1))
+def test_table_1_by_measurement(name: str) -> None:
+    assert losses.method(name).similarities == TABLE_1[name]
+    measured = similarity_types(build(name), trials=12)
+    if name in DISAGREEMENTS:
+        assert measured == "PN"  # N-pairs: the paper leaves the positive in the softmax out
+    else:
+        assert measured == TABLE_1[name]
+
+
+def test_a_neighbourhood_has_the_cosines_it_was_asked_for() -> None:
+    pos, neg = torch.tensor([0.8, 0.2]), torch.tensor([0.9, -0.5, 0.1])
+    w_pos, w_neg = weights_of(build("contrastive", lam=0.5), pos, neg)
+    assert w_pos.tolist() == [-1, -1]
+    assert w_neg.tolist() == [1, 0, 0]
+    w_pos, _ = weights_of(build("binomial"), pos, neg)
+    expected = -2.0 / 2 * torch.sigmoid(2 * (0.5 - pos.double()))
+    torch.testing.assert_close(w_pos, expected)
+
+
+def test_curves_have_the_signs_of_pull_and_push() -> None:
+    curves = weight_curves(build("multi_similarity", mine=False), points=21)
+    assert all((w >= 0).all() for _, _, w in curves["negative"])
+    assert all((w <= 0).all() for _, _, w in curves["positive"])
+    assert all(w[-1] > w[0] for _, _, w in curves["negative"])
+
+
+def test_plot_is_an_svg_and_repeatable(tmp_path: Path) -> None:
+    x, y = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)).double(), torch.arange(12) // 3
+    for name in ("a.svg", "b.svg"):
+        plot_weights(build("binomial"), "binomial", x, y, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    with pytest.raises(InputError, match="SVG"):
+        plot_weights(build("binomial"), "binomial", x, y, tmp_path / "a.png")
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["weights", "binomial", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"loss": "binomial", "measured": "S", "paper": "S", "note": ""}]
+    assert main(["weights", "binomial", "--set", "beta=10", "--plot", str(tmp_path / "w.svg")]) == 0
+    assert (tmp_path / "w.svg").exists()
+    assert main(["weights", "proxy_softmax"]) == 2
