@@ -53,9 +53,7 @@ class Standing:
 
 def plan(config: BenchConfig, folder: Path) -> list[Job]:
     """Every run and its folder; the folder's name carries the hash, so that a changed configuration is a new run."""
-    return [
-        Job(run, folder / "runs" / f"{run.method.name}-{run.seed}-{run.digest()}") for run in config.runs()
-    ]
+    return [Job(run, folder / "runs" / f"{run.method.name}-{run.seed}-{run.digest()}") for run in config.runs()]
 
 
 def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> list[Standing]:
@@ -171,7 +169,12 @@ def _start(job: Job, messages: queue.Queue[tuple[Job, Any]]) -> subprocess.Popen
         write_text(config, job.config.to_toml())
     command = [sys.executable, "-m", "nearfield", "train", str(config), "--out", str(job.folder), "--progress", "json"]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=worker_environment(), start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=worker_environment(),
+        start_new_session=True,
     )
     threading.Thread(target=_listen, args=(job, child, messages), daemon=True).start()
     return child

@@ -44,7 +44,9 @@ def find_loss(name: str, num_classes: int, dim: int, **params: Any) -> Loss:
     try:
         built = getattr(importlib.import_module(module), attribute)(**params)
     except (ImportError, AttributeError, TypeError) as error:
-        raise InputError(f"cannot build the loss {name!r}: {error}. Give module:Class, with --set for its arguments.") from error
+        raise InputError(
+            f"cannot build the loss {name!r}: {error}. Give module:Class, with --set for its arguments."
+        ) from error
     finally:
         sys.path.remove("")
     if not callable(built):
@@ -73,7 +75,9 @@ def certify(loss: Loss, rows: int = 48, dim: int = 16, classes: int = 12, seed: 
             error = max(_relative(other, value), _relative(other_gradient, gradient))
             checks.append(Check(f"blocks of {step} rows", error, "value and gradient against the default block size"))
         loss.block_rows = before
-    checks.append(Check("two-pass chunks", _chunk_error(loss, x, y), "network gradient in chunks against the whole batch"))
+    checks.append(
+        Check("two-pass chunks", _chunk_error(loss, x, y), "network gradient in chunks against the whole batch")
+    )
     scaled = _value_and_gradient(lambda a, b: 3 * loss(a, b), x, y)[1] / 3
     checks.append(Check("grad_output", _relative(scaled, gradient), "gradient of 3 L against 3 times that of L"))
     return checks

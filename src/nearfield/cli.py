@@ -15,7 +15,9 @@ from pathlib import Path
 from nearfield import __version__
 from nearfield.errors import NearfieldError
 
-DESCRIPTION = "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
+DESCRIPTION = (
+    "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
+)
 EPILOG = """examples:
   nearfield bench                        compare three methods on the built-in glyphs, with a report
   nearfield bench --dry-run              what that would run, and how long it would take
@@ -78,14 +80,18 @@ def _add(commands: _Commands, name: str, summary: str, example: str) -> argparse
 def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
     example = "nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800"
     parser = _add(commands, "bench", "compare methods under equal conditions; leaderboard and report", example)
-    parser.add_argument("config", nargs="?", type=Path, help="TOML file of a bench; defaults compare three methods on glyphs")
+    parser.add_argument(
+        "config", nargs="?", type=Path, help="TOML file of a bench; defaults compare three methods on glyphs"
+    )
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`)")
     parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
     parser.add_argument("--data", metavar="NAME", help="train and test on this data (see `nearfield data list`)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (default: the cores)")
     _add_out(parser, "runs/bench")
     _add_set(parser, "run.steps=800")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print the leaderboard as JSON")
     parser.set_defaults(run=_lazy("bench"))
 
@@ -93,7 +99,9 @@ def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
 def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
     example = "nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20"
     parser = _add(commands, "train", "train one method and test it; goes on where it was interrupted", example)
-    parser.add_argument("config", nargs="?", type=Path, help="TOML file of a run, for example a run folder's config.toml")
+    parser.add_argument(
+        "config", nargs="?", type=Path, help="TOML file of a run, for example a run folder's config.toml"
+    )
     _add_out(parser, "runs/train")
     _add_set(parser, "optimizer.lr=1e-3")
     parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
@@ -112,7 +120,9 @@ def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument("--metrics", nargs="+", default=["recall", "r_precision", "map_at_r", "nmi"], metavar="NAME")
     parser.add_argument("--distance", default="cosine", help="cosine, euclidean or hamming")
     parser.add_argument("--ties", default="expected", help="expected, optimistic or pessimistic")
-    parser.add_argument("--per-query", type=Path, metavar="FILE", help="write every query's scores to a csv or parquet file")
+    parser.add_argument(
+        "--per-query", type=Path, metavar="FILE", help="write every query's scores to a csv or parquet file"
+    )
     parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
     parser.set_defaults(run=_lazy("evaluate"))
 
@@ -127,7 +137,9 @@ def _add_methods(commands: _Commands) -> None:  # type: ignore[valid-type]
 def _add_weights(commands: _Commands) -> None:  # type: ignore[valid-type]
     summary = "which similarities each loss's pair weights use, measured; or one loss's weights, drawn"
     parser = _add(commands, "weights", summary, "nearfield weights multi_similarity --plot weights.svg")
-    parser.add_argument("name", nargs="?", help="a pair loss; without it, Table 1 of the Multi-Similarity paper is measured")
+    parser.add_argument(
+        "name", nargs="?", help="a pair loss; without it, Table 1 of the Multi-Similarity paper is measured"
+    )
     parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the weight curves and the weights over a batch")
     parser.add_argument("--data", default="digits", help="where the batch comes from (default: digits)")
     _add_set(parser, "beta=40")
@@ -139,7 +151,9 @@ def _add_check_gradients(commands: _Commands) -> None:  # type: ignore[valid-typ
     summary = "certify a loss: is its gradient the derivative of its value, in blocks and chunks too?"
     example = "nearfield check-gradients pytorch_metric_learning.losses:CircleLoss --set m=0.25"
     parser = _add(commands, "check-gradients", summary, example)
-    parser.add_argument("loss", help="a name (see `nearfield methods`) or module:Class of any loss called with (x, labels)")
+    parser.add_argument(
+        "loss", help="a name (see `nearfield methods`) or module:Class of any loss called with (x, labels)"
+    )
     _add_set(parser, "alpha=2.0")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.set_defaults(run=_lazy("check_gradients"))
@@ -171,7 +185,9 @@ def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
 
 
 def _add_out(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument("--out", type=Path, default=Path(default), metavar="DIR", help=f"folder to write (default: {default})")
+    parser.add_argument(
+        "--out", type=Path, default=Path(default), metavar="DIR", help=f"folder to write (default: {default})"
+    )
 
 
 def _add_set(parser: argparse.ArgumentParser, example: str) -> None:

@@ -39,7 +39,9 @@ def bench(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         _print_plan(config, planned, estimate_seconds(config, dataset, jobs, todo), jobs, arguments.json)
         return
-    notes.print(f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}")
+    notes.print(
+        f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}"
+    )
     with _progress() as bar:
         total = bar.add_task("all runs", total=len(todo) * config.run.steps, info="")
         tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in todo}
@@ -107,7 +109,9 @@ def train(arguments: argparse.Namespace) -> None:
         console.print_json(json.dumps(result))
     elif arguments.progress == "bar":
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
-        console.print(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True)
+        console.print(
+            f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True
+        )
         console.print(f"Folder: {arguments.out}", soft_wrap=True)
 
 
@@ -154,9 +158,13 @@ def methods(arguments: argparse.Namespace) -> None:
     (m,) = found
     console.print(f"[bold]{m.name}[/bold]  {m.source}\n", soft_wrap=True)
     console.print(m.idea, soft_wrap=True, markup=False)
-    console.print("\ndefaults: " + ", ".join(f"{k} = {v}" for k, v in _defaults(m).items()), soft_wrap=True, markup=False)
+    console.print(
+        "\ndefaults: " + ", ".join(f"{k} = {v}" for k, v in _defaults(m).items()), soft_wrap=True, markup=False
+    )
     for name, preset in m.presets.items():
-        console.print(f"preset {name}: " + ", ".join(f"{k} = {v}" for k, v in preset.items()), soft_wrap=True, markup=False)
+        console.print(
+            f"preset {name}: " + ", ".join(f"{k} = {v}" for k, v in preset.items()), soft_wrap=True, markup=False
+        )
     for name, space in m.space.items():
         log = ", log scale" if getattr(space, "log", False) else ""
         console.print(f"search {name}: {space.low} to {space.high}{log}", markup=False)
@@ -187,7 +195,9 @@ def weights(arguments: argparse.Namespace) -> None:
     if arguments.json:
         console.print_json(json.dumps(rows))
         return None
-    table = Table("loss", "measured", "paper", "note", title="similarities that the weight of a negative pair responds to")
+    table = Table(
+        "loss", "measured", "paper", "note", title="similarities that the weight of a negative pair responds to"
+    )
     for row in rows:
         table.add_row(row["loss"], *(" ".join(row[k]) for k in ("measured", "paper")), row["note"])
     console.print(table)
@@ -301,11 +311,16 @@ def _progress() -> Progress:
 
 
 def _print_plan(config: BenchConfig, planned: list[Any], seconds: float, jobs: int, as_json: bool) -> None:
-    rows = [{"method": j.config.method.name, "seed": j.config.seed, "folds": 1, "steps": j.config.steps, "done": j.done} for j in planned]
+    rows = [
+        {"method": j.config.method.name, "seed": j.config.seed, "folds": 1, "steps": j.config.steps, "done": j.done}
+        for j in planned
+    ]
     if as_json:
         console.print_json(json.dumps({"runs": rows, "digest": config.digest(), "estimated_seconds": seconds}))
         return
-    table = Table("method", "seed", "folds", "steps", "state", title=f"bench {config.digest()} on {config.run.data.name}")
+    table = Table(
+        "method", "seed", "folds", "steps", "state", title=f"bench {config.digest()} on {config.run.data.name}"
+    )
     for row in rows:
         state = "finished" if row["done"] else "to run"
         table.add_row(str(row["method"]), str(row["seed"]), str(row["folds"]), str(row["steps"]), state)

@@ -12,17 +12,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nearfield.pairs import Block
+from nearfield.pairs import Block, is_real
 
 
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
-    """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, and their counts."""
+    """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, or 1, and their counts.
+
+    The logarithm of a mask, 0 or -inf, leaves a measure alone or moves it infinitely far.
+    """
+    away = math.copysign(1.0, block.far)
     if pos is not None:
-        pos = pos & block.pos_mask
-        block = replace(block, pos=torch.where(pos, block.pos, -block.far), num_pos=pos.sum(1).to(block.pos.dtype))
+        pos = is_real(block.pos).mul_(pos)
+        block = replace(block, pos=torch.add(block.pos, pos.log(), alpha=away), num_pos=pos.sum(1))
     if neg is not None:
-        neg = neg & block.neg_mask
-        block = replace(block, neg=torch.where(neg, block.neg, block.far), num_neg=neg.sum(1).to(block.neg.dtype))
+        neg = is_real(block.neg).mul_(neg)
+        block = replace(block, neg=torch.sub(block.neg, neg.log(), alpha=away), num_neg=neg.sum(1))
     return block
 
 
@@ -36,11 +40,11 @@ class MultiSimilarityMiner:
     eps: float = 0.1
 
     def __call__(self, block: Block) -> Block:
-        sign = 1.0 if block.far < 0 else -1.0  # work on similarities
+        sign = -math.copysign(1.0, block.far)  # work on similarities
         pos, neg = sign * block.pos, sign * block.neg
         hardest_pos = pos.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
         hardest_neg = neg.amax(1, keepdim=True)
-        return keep(block, pos < hardest_neg + self.eps, neg > hardest_pos - self.eps)
+        return keep(block, pos.lt_(hardest_neg + self.eps), neg.gt_(hardest_pos - self.eps))
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,12 @@ class HardMiner:
 
     def __call__(self, block: Block) -> Block:
         nearest = block.neg.argmin(1, keepdim=True) if block.far > 0 else block.neg.argmax(1, keepdim=True)
-        neg = torch.zeros_like(block.neg, dtype=torch.bool).scatter_(1, nearest, True)
+        neg = torch.zeros_like(block.neg).scatter_(1, nearest, (block.num_neg > 0).to(block.neg.dtype)[:, None])
         if not block.pos.shape[1]:
             return keep(block, neg=neg)
         farthest = block.pos.argmax(1, keepdim=True) if block.far > 0 else block.pos.argmin(1, keepdim=True)
-        return keep(block, torch.zeros_like(block.pos, dtype=torch.bool).scatter_(1, farthest, True), neg)
+        pos = torch.zeros_like(block.pos).scatter_(1, farthest, (block.num_pos > 0).to(block.pos.dtype)[:, None])
+        return keep(block, pos, neg)
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,12 @@ class SemiHardMiner:
     margin: float = 0.2
 
     def __call__(self, block: Block) -> Block:
-        sign = -1.0 if block.far < 0 else 1.0  # work on distances
+        sign = math.copysign(1.0, block.far)  # work on distances
         pos, neg = sign * block.pos, sign * block.neg
         real = torch.where(block.pos_mask, pos, math.inf)
         nearest = real.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
         farthest = pos.amax(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), -math.inf)
-        return keep(block, neg=(neg > nearest) & (neg < farthest + self.margin))
+        return keep(block, neg=neg.gt(nearest).to(neg.dtype).mul_(neg.lt_(farthest + self.margin)))
 
 
 @dataclass(frozen=True)
@@ -84,10 +89,11 @@ class DistanceWeightedMiner:
     seed: int = 0
 
     def __call__(self, block: Block) -> Block:
-        d = block.neg if block.far > 0 else (2 - 2 * block.neg).clamp(min=0).sqrt()
+        d = (2 - 2 * block.neg).clamp(min=0).sqrt() if block.far < 0 else block.neg
+        d = d.sqrt() if block.measure == "sqeuclidean" else d
         drawn, found = draw_by_distance(d, block, self)
         times = torch.zeros_like(d).scatter_add_(1, drawn, found.to(d.dtype))
-        return keep(block, neg=times > 0)
+        return keep(block, neg=times.gt_(0))
 
 
 def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:
@@ -100,7 +106,7 @@ def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tu
     n = block.dim
     near = d.clamp(min=rule.cutoff, max=2.0)
     log_weight = (2 - n) * near.log() - (n - 3) / 2 * (1 - near.square() / 4).clamp(min=1e-8).log()
-    log_weight = log_weight.masked_fill(d >= rule.upper, -math.inf)  # also whatever is infinitely far
+    log_weight += (rule.upper - d).gt_(0).log_()  # 0 or -inf, also for whatever is infinitely far
     top = log_weight.amax(1, keepdim=True)
     found = top > -math.inf  # (B, 1)
     heap = (log_weight - top.masked_fill(~found, 0.0)).exp().cumsum(1)  # (B, N + 1)
@@ -110,9 +116,9 @@ def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tu
 
 
 def uniforms(seed: int, turn: Tensor, rows: Tensor, draws: int) -> Tensor:
-    """Numbers in [0, 1) that depend only on seed, turn, row and draw (B, K): the same for every block size and device."""
+    """Numbers in [0, 1), (B, K), that depend only on seed, turn, row and draw: not on block size or device."""
     count = rows[:, None] * (1 << 20) + torch.arange(draws, device=rows.device)
-    state = count + (seed * 0x632BE5AB + turn) * 0x1E3779B97F4A7C15 % (1 << 62)
+    state = count + (seed * 0x632BE5AB % (1 << 62) + turn) * 0x1E3779B97F4A7C15 % (1 << 62)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):  # mix the bits (SplitMix64, Steele 2014)
         state = (state ^ (state >> shift & (1 << (64 - shift)) - 1)) * factor
     state = state ^ (state >> 31 & (1 << 33) - 1)

@@ -11,12 +11,17 @@ Two conventions keep every formula free of masks:
   `Block.neg`, so that exp, hinge and softplus of it are exactly 0;
 * a query with fewer positives than its neighbours has the rest of its `Block.pos` row *infinitely near*.
 
+Where a loss needs to know which entries are above something it compares in place, `x.gt_(0)`, and gets ones and zeros
+of x's own type: selecting by a boolean mask costs ten times as much on a CPU.
+
 Axes: M queries, N references, B queries of a block, P most positives of a query in the block, D dims.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -30,6 +35,7 @@ from nearfield.errors import InputError, NearfieldError
 
 BLOCK_ENTRIES = 1 << 20  # entries of a block: the few arrays of this size that a loss needs stay in the cache
 MIN_BLOCK_ROWS = 16  # fewer rows starve the matrix product
+MIN_VARIANCE = 1e-8  # of a query's components, in the signal-to-noise distance
 MIN_DISTANCE = 1e-4  # 1/d is singular at 0: below this d the division uses it instead, and d = 0 has no gradient
 CLOSE = 2e-3  # squared distances below this share of the squared norm are recomputed without cancellation
 
@@ -53,6 +59,7 @@ class Block:
     dim: int  # D, the embedding size
     turn: Tensor  # () how often the loss was called in training: seeds what is drawn
     far: float  # +inf for distances, -inf for similarities
+    measure: str  # what `pos` and `neg` hold
 
     @property
     def pos_mask(self) -> Tensor:
@@ -137,7 +144,7 @@ class PairLoss(nn.Module):
         self.check_finite = check_finite
         self.last: dict[str, int] = {}
         self.register_buffer("turn", torch.zeros((), dtype=torch.int64))  # calls in training: seeds what is drawn
-        self._answer = torch.compile(_answer, dynamic=True) if compile else _answer
+        self.compiled = compile
 
     def weigh(self, block: Block) -> Weighted:
         """Value and derivatives of one block: the method itself."""
@@ -184,8 +191,6 @@ class PairLoss(nn.Module):
         reference_labels: Tensor | None = None,
     ) -> Tensor:
         """The loss of `queries` (M, D) against `references` (N, D), or against each other; a 0-dim tensor."""
-        if self.training:
-            self.turn += 1
         scene = arrange(self, queries, labels, references, reference_labels)
         parameters = self.pair_parameters()
         inputs = (scene.queries, scene.references, *parameters)
@@ -211,15 +216,26 @@ class Measure(NamedTuple):
 
 def over_distance(grad: Tensor, d: Tensor) -> Tensor:
     """Through d = sqrt(d^2): grad / d, bounded near d = 0 and exactly 0 at it."""
-    return torch.where(d > 0, grad / d.clamp(min=MIN_DISTANCE), 0.0)
+    return (grad / d.clamp(min=MIN_DISTANCE)).mul_(d.sign())
 
 
-def _row_sum(w: Tensor, x: Tensor) -> Tensor:
+def is_real(x: Tensor) -> Tensor:
+    """1 where there is a pair, 0 where it is infinitely far or near, in the type of x."""
+    return x.abs().lt_(math.inf)
+
+
+def finite(x: Tensor) -> Tensor:
+    """x with the infinite brought back, so that 0 times it is 0."""
+    largest = torch.finfo(x.dtype).max / 4
+    return x.clamp(-largest, largest)
+
+
+def _row_sum(w: Tensor, x: Tensor, held: Tensor) -> Tensor:
     return -w.sum(1, keepdim=True)
 
 
-def _snr_row_sum(w: Tensor, x: Tensor) -> Tensor:
-    return torch.where(x.isfinite(), w * (x - 1), 0.0).sum(1, keepdim=True)
+def _snr_row_sum(w: Tensor, x: Tensor, held: Tensor) -> Tensor:
+    return (finite(x).mul_(~held).sub_(1).mul_(w)).sum(1, keepdim=True)
 
 
 MEASURES: dict[str, Measure] = {
@@ -294,9 +310,16 @@ def arrange(
         if reference_labels is None:
             raise InputError("references were given without reference_labels; give one label for each reference.")
         reference_labels = check_labels("reference_labels", reference_labels, references)
+    if loss.measure == "snr" and queries.shape[1] < 2:
+        raise InputError(
+            "embeddings must have at least 2 dims for the signal-to-noise distance, a ratio of variances; got 1."
+        )
     raw_queries, raw_references = queries, queries if references is None else references
     queries = _prepare(loss, queries)
     references = None if references is None else _prepare(loss, references)
+    if references is not None and references.dtype != queries.dtype:
+        wide = torch.promote_types(queries.dtype, references.dtype)
+        queries, references = queries.to(wide), references.to(wide)
     if pairing is not None:
         rows, columns = pairing
         raw_queries, raw_references = raw_queries[rows], raw_references[columns]
@@ -309,6 +332,7 @@ def arrange(
         origin = (queries if references is None else references).detach().mean(0)
         queries = queries - origin
         references = None if references is None else references - origin
+    raw_queries = raw_queries[layout.rows[_usable(loss, layout.num_pos, layout.num_neg)]]
     loss.last = _census(loss, layout)
     return Scene(layout, queries, references, (raw_queries, raw_references), pairing)
 
@@ -339,8 +363,8 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
         raise InputError(f"{name} must be a tensor of integers; got {found}. Convert with .long().")
     if labels.shape != (len(x),):
         raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
-    labels = labels.to(x.device)
-    if labels.dtype == torch.int64 and bool((labels.abs() >= 2**31).any()):
+    labels = labels.to(x.device, torch.int64)
+    if bool((labels.abs() >= 2**31).any()):
         raise InputError(f"{name} must be below 2^31 in size; got {int(labels.abs().max())}. Renumber them from 0.")
     return labels
 
@@ -417,23 +441,30 @@ def _places(layout: Layout, at: slice) -> Places:
 
 
 def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
-    """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), and places."""
+    """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), `Places`."""
     squared = MEASURES[loss.measure].squared
     step = loss.block_rows or max(MIN_BLOCK_ROWS, BLOCK_ENTRIES // len(r))
     column_sq = r.square().sum(1)  # (N + 1,)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
         row_sq = q[at].square().sum(1, keepdim=True)
-        u = _squared_distances(q[at], r, row_sq, column_sq) if squared else q[at] @ r.T
-        yield at, u, row_sq.clamp(min=1e-8), _places(layout, at)
+        u = (
+            _squared_distances(q[at], r, row_sq, column_sq, at if layout.own is not None else None)
+            if squared
+            else q[at] @ r.T
+        )
+        yield at, u, row_sq.clamp(min=MIN_VARIANCE * q.shape[1]), _places(layout, at)
 
 
-def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor) -> Tensor:
+def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, own: slice | None) -> Tensor:
     """|q - r|^2 by the expanded square, (B, N + 1); the few close pairs, where that cancels, directly."""
     u = torch.addmm(column_sq, q, r.T, alpha=-2).add_(row_sq)
-    i, j = (u < CLOSE * row_sq).nonzero(as_tuple=True)
+    if own is not None:
+        u[:, own].fill_diagonal_(torch.inf)  # a query and itself: never looked at, and not to be looked for
+    (crowded,) = (u.amin(1) < CLOSE * row_sq[:, 0]).nonzero(as_tuple=True)
+    i, j = (u[crowded] < CLOSE * row_sq[crowded]).nonzero(as_tuple=True)
     step = max(1, BLOCK_ENTRIES // q.shape[1])
-    for near, far in zip(i.split(step), j.split(step), strict=True):
+    for near, far in zip(crowded[i].split(step), j.split(step), strict=True):
         u[near, far] = (q[near] - r[far]).square().sum(1)
     return u.clamp_(min=0)
 
@@ -449,7 +480,19 @@ def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, 
     _, _, num_pos, num_neg, labels, rows, order = places
     num_pos, num_neg = num_pos.to(x.dtype), num_neg.to(x.dtype)
     block = Block(
-        pos, neg, num_pos, num_neg, labels, rows, order, places.pos_index, survey, dim, loss.turn, measure.far
+        pos,
+        neg,
+        num_pos,
+        num_neg,
+        labels,
+        rows,
+        order,
+        places.pos_index,
+        survey,
+        dim,
+        loss.turn,
+        measure.far,
+        loss.measure,
     )
     return block if loss.miner is None else loss.miner(block)
 
@@ -463,10 +506,11 @@ def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places,
     pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
     pos[unusable] = 0.0
     neg[unusable] = 0.0
-    pull = measure.to_norm(pos, block.pos) + measure.to_norm(neg, block.neg) if measure.squared else row_sq
+    held = row_sq <= MIN_VARIANCE * dim
+    pull = measure.to_norm(pos, block.pos, held) + measure.to_norm(neg, block.neg, held) if measure.squared else row_sq
     weights = neg.scatter_(1, places.own_index, 0.0).scatter_(1, places.pos_index, pos)
     weights[:, -1] = 0.0
-    terms = torch.ones_like(value) if terms is None else terms
+    terms = torch.ones_like(value) if terms is None or loss.reduction != "terms" else terms
     value, terms = value.masked_fill(unusable, 0.0).sum(), terms.masked_fill(unusable, 0.0).sum()
     return Answer(value, terms, weights, pull, params)
 
@@ -475,14 +519,22 @@ def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places,
 # The stream: value and gradient in one sweep (two for losses that survey)
 
 
+@functools.cache
+def _compiled_answer(kind: type[PairLoss]) -> Callable[..., Answer]:
+    """`_answer` compiled for one class of losses; a copy of its code, as compiled variants are kept with the code."""
+    copy = types.FunctionType(_answer.__code__.replace(), _answer.__globals__, f"_answer_{kind.__name__}")
+    return torch.compile(copy, dynamic=True)
+
+
 def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Answer]]:
     survey = q.new_empty(0)
     if loss.surveys:
         looks = _sweep(loss, layout, q, r)
         parts = [loss.survey(_block(loss, q.shape[1], u, a, places, survey)) for _, u, a, places in looks]
         survey = loss.gather_survey(parts)
+    answer = _compiled_answer(type(loss)) if loss.compiled else _answer
     for at, u, row_sq, places in _sweep(loss, layout, q, r):
-        yield at, loss._answer(loss, q.shape[1], u, row_sq, places, survey)
+        yield at, answer(loss, q.shape[1], u, row_sq, places, survey)
 
 
 def _divisor(loss: PairLoss, queries: int, terms: Tensor) -> Tensor:
@@ -503,6 +555,8 @@ class _Stream(torch.autograd.Function):
     def forward(
         loss: PairLoss, layout: Layout, wanted: bool, q: Tensor, references: Tensor | None, *parameters: Tensor
     ) -> tuple[Tensor | None, ...]:
+        if loss.training:
+            loss.turn += 1  # here and not in the module: functional transforms allow it below their level
         squared = MEASURES[loss.measure].squared
         with torch.autocast(q.device.type, enabled=False):
             r = _with_nobody(q if references is None else references)

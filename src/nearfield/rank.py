@@ -73,9 +73,7 @@ def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -
         row, entry = row + run, entry + size * run
 
 
-def _count(
-    task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool
-) -> tuple[Tensor, Tensor]:
+def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool) -> tuple[Tensor, Tensor]:
     """For every match, the number of irrelevant items that score higher, and that tie; (M,) int64 each."""
     device = matches.rows.device
     query = torch.repeat_interleave(torch.arange(len(matches.rows), device=device), matches.counts)  # (M,)
@@ -115,7 +113,9 @@ def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margi
         row, score = query[part] - start, matches.score[part]
         key = _row_search(product, row, score)
         share[part] = 1 - key / len(some)
-        far[part] = _too_far(task, product, row, score, matches.above[part] == 0, relevant[start : start + step], margin)
+        far[part] = _too_far(
+            task, product, row, score, matches.above[part] == 0, relevant[start : start + step], margin
+        )
     return share, far
 
 
@@ -232,9 +232,7 @@ def _count_block(
     _flush(rows, cols, pending, counter, both)
 
 
-def _flush(
-    rows: Side, cols: Side, pending: list[tuple[Tensor, Tensor, Tensor]], counter: Counter, both: bool
-) -> None:
+def _flush(rows: Side, cols: Side, pending: list[tuple[Tensor, Tensor, Tensor]], counter: Counter, both: bool) -> None:
     if not pending:
         return
     r, c, value = (torch.cat(parts) for parts in zip(*pending, strict=True))

@@ -51,7 +51,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("w")
         except OSError as error:
-            raise RunError(f"cannot write the run folder {self.path}: {error.strerror}. Choose another with --out.") from error
+            raise RunError(
+                f"cannot write the run folder {self.path}: {error.strerror}. Choose another with --out."
+            ) from error
         with handle:
             deadline = time.monotonic() + patience
             while True:
@@ -70,7 +72,9 @@ class RunFolder:
         known = self.path / "config.toml"
         if known.exists():
             if load_config(RunConfig, known).digest() != config.digest():
-                raise RunError(f"{self.path} holds a run with another configuration; choose another --out or delete it.")
+                raise RunError(
+                    f"{self.path} holds a run with another configuration; choose another --out or delete it."
+                )
         else:
             write_text(known, config.to_toml())
         write_json(self.path / "environment.json", {**environment(), **facts, "config": config.digest()})

@@ -22,7 +22,9 @@ class BatchSampler(ABC):
     def __init__(self, labels: Indices, batch_size: int, seed: int) -> None:
         self.labels = np.asarray(labels)
         if self.labels.ndim != 1 or not np.issubdtype(self.labels.dtype, np.integer) or len(self.labels) == 0:
-            raise InputError(f"labels must be a non-empty vector of integers; got {self.labels.dtype} {self.labels.shape}.")
+            raise InputError(
+                f"labels must be a non-empty vector of integers; got {self.labels.dtype} {self.labels.shape}."
+            )
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1; got {batch_size}.")
         self.batch_size, self.seed = batch_size, seed

@@ -1,12 +1,12 @@
 """The results of a bench in one SQLite file, for anybody's queries.
 
-    meta          key, value: the bench's configuration, data and split fingerprints, baselines, all as JSON
-    runs          one row a finished run: run (hash of its configuration), method, seed, folder, best_step, steps,
-                  train_seconds, config and environment as JSON
-    folds         one row a model of a run: run, fold, fit_classes, val_classes, best_step
-    scores        run, fold, part ("val" or "test"), step, metric, value: learning curves and final scores
-    query_scores  run, fold, part, metric, scores: float32 little-endian, one for each query in the order of the part's
-                  images; NaN for a query without any match
+meta          key, value: the bench's configuration, data and split fingerprints, baselines, all as JSON
+runs          one row a finished run: run (hash of its configuration), method, seed, folder, best_step, steps,
+              train_seconds, config and environment as JSON
+folds         one row a model of a run: run, fold, fit_classes, val_classes, best_step
+scores        run, fold, part ("val" or "test"), step, metric, value: learning curves and final scores
+query_scores  run, fold, part, metric, scores: float32 little-endian, one for each query in the order of the part's
+              images; NaN for a query without any match
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Store:
             db.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
             (version,) = db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
         if int(version) != SCHEMA_VERSION:
-            raise RunError(f"{path} has schema version {version}, this Nearfield reads {SCHEMA_VERSION}; use another --out.")
+            raise RunError(
+                f"{path} has schema version {version}, this Nearfield reads {SCHEMA_VERSION}; use another --out."
+            )
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

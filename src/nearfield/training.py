@@ -115,7 +115,9 @@ def _train(
             step += 1
             latest["loss"] = value.item()
             if not math.isfinite(latest["loss"]):
-                raise RunError(f"the loss became {latest['loss']} at step {step}; lower optimizer.lr or check the data.")
+                raise RunError(
+                    f"the loss became {latest['loss']} at step {step}; lower optimizer.lr or check the data."
+                )
             seconds += time.monotonic() - begun
 
             if step % config.eval_every == 0 or step == config.steps:

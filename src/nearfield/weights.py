@@ -97,12 +97,12 @@ def plot_weights(loss: PairLoss, name: str, embeddings: Tensor, labels: Tensor, 
     figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     for axis, (kind, curves) in zip(axes, weight_curves(loss).items(), strict=False):
         for label, s, weight in curves:
-            axis.plot(s, weight, label=label)
+            axis.plot(s.numpy(), weight.numpy(), label=label)
         axis.set(title=f"weight of a {kind} pair", xlabel="its similarity S", ylabel="W = dL/dS")
         axis.axhline(0, color="grey", lw=0.6)
         axis.legend(fontsize=7, frameon=False)
     top = float(w.abs().max()) or 1.0
-    image = axes[2].imshow(w, cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
+    image = axes[2].imshow(w.numpy(), cmap="RdBu_r", vmin=-top, vmax=top, interpolation="nearest")
     axes[2].set(title=f"W over a batch of {len(labels)}, by class", xlabel="reference", ylabel="query")
     figure.colorbar(image, ax=axes[2], shrink=0.85)
     figure.suptitle(name)

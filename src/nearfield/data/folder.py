@@ -20,7 +20,9 @@ MIN_CLASSES = 6  # training classes are split once more, and both parts need two
 def load(path: Path) -> Dataset:
     """Read a folder of class folders; InputError names what is missing or cannot be read."""
     if not path.is_dir():
-        raise InputError(f"the data folder {path} does not exist; give a folder with one folder of images for each class.")
+        raise InputError(
+            f"the data folder {path} does not exist; give a folder with one folder of images for each class."
+        )
     found = {folder: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
     found = {folder: pictures for folder, pictures in found.items() if pictures}
     if len(found) < MIN_CLASSES:

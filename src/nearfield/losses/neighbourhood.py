@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
-from nearfield.errors import require_one_of, require_positive
+from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import MultiSimilarityMiner
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_sum_exp
 from nearfield.registry import Real, register
 
 
@@ -39,6 +39,10 @@ class Lifted(PairLoss):
     reduction = "terms"
 
     def __init__(self, margin: float = 1.0, **engine: Unpack[EngineOptions]) -> None:
+        if engine.get("miner") is not None:
+            raise InputError(
+                "lifted counts a pair from both of its ends, of which a miner may keep one; leave miner out."
+            )
         super().__init__(**engine)
         self.margin = margin
 
@@ -236,14 +240,15 @@ class Circle(PairLoss):
     def weigh(self, block: Block) -> Weighted:
         m = self.margin
         slope_p = self.scale * (1 + m - block.pos.clamp(max=1 + m))
-        slope_n = self.scale * (block.neg.clamp(min=-m) + m)
+        slope_n = (block.neg.clamp(min=-m) + m).mul_(self.scale)
         up = torch.where(block.pos_mask, -slope_p * (block.pos - (1 - m)), -torch.inf)
-        down = torch.where(block.neg_mask, slope_n * (block.neg - m), -torch.inf)
+        near = finite(block.neg)
+        down = (near - m).mul_(slope_n).add_(block.neg - near)  # the infinitely far stay it: their slope is 0
         pull, pull_share = log_sum_exp(up)
         push, push_share = log_sum_exp(down)
         z = pull + push
         on = torch.sigmoid(z)[:, None]
-        return Weighted(F.softplus(z), -on * slope_p * pull_share, on * slope_n * push_share)
+        return Weighted(F.softplus(z), -on * slope_p * pull_share, slope_n.mul_(push_share).mul_(on))
 
 
 @register(

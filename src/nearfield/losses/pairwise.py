@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import DistanceWeightedMiner, draw_by_distance
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, over_distance
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, over_distance
 from nearfield.registry import Real, Whole, register
 
 
@@ -71,13 +71,13 @@ class Contrastive(PairLoss):
             return Weighted(pulled + gap.square().sum(1), block.pos_mask.to(d.dtype), -over_distance(gap, d))
         gap = (block.neg - self.lam).clamp_(min=0)
         pulled = torch.where(block.pos_mask, block.pos, 0.0).sum(1)
-        return Weighted(gap.sum(1) - pulled, -block.pos_mask.to(gap.dtype), (gap > 0).to(gap.dtype))
+        return Weighted(gap.sum(1) - pulled, -block.pos_mask.to(gap.dtype), gap.gt_(0))
 
 
 @register(
     "snr",
     "Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019",
-    space={"pos_margin": Real(0.0, 0.5), "neg_margin": Real(0.5, 1.5), "reg": Real(1e-3, 0.5, log=True)},
+    space={"pos_margin": Real(0.0, 0.5), "neg_margin": Real(0.5, 1.5), "reg": Real(0.0, 0.5)},
     presets={
         "reality_check_cub": {"pos_margin": 0.3264, "neg_margin": 0.8446, "reg": 0.1382},
         "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337},
@@ -123,14 +123,15 @@ class SNR(PairLoss):
 
 def count_active(block: Block, pos_margin: float, neg_margin: float) -> Tensor:
     """How many positives are beyond, and negatives within, their margin, (B, 2)."""
-    return torch.stack([(block.pos > pos_margin).sum(1), (block.neg < neg_margin).sum(1)], 1)
+    return torch.stack([(block.pos - pos_margin).gt_(0).sum(1), (neg_margin - block.neg).gt_(0).sum(1)], 1)
 
 
 def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weighted:
     """Hinges on a distance, positives and negatives divided by the number of active ones of all blocks."""
     far, near = (block.pos - pos_margin).clamp_(min=0), (neg_margin - block.neg).clamp_(min=0)
-    each_pos, each_neg = (1 / block.survey.sum(0).clamp(min=1)).to(near.dtype)
-    return Weighted(far.sum(1) * each_pos + near.sum(1) * each_neg, (far > 0) * each_pos, (near > 0) * -each_neg)
+    each_pos, each_neg = 1 / block.survey.sum(0).clamp(min=1)
+    value = far.sum(1) * each_pos + near.sum(1) * each_neg
+    return Weighted(value, far.gt_(0).mul_(each_pos), near.gt_(0).mul_(-each_neg))
 
 
 @register(
@@ -183,8 +184,10 @@ class Margin(PairLoss):
         return (self.beta,)
 
     def weigh(self, block: Block) -> Weighted:
-        if len(self.beta) > 1 and int(block.labels.max()) >= len(self.beta):
-            raise InputError(f"labels must be below num_classes = {len(self.beta)}; got {int(block.labels.max())}.")
+        low, high = int(block.labels.min()), int(block.labels.max())
+        if len(self.beta) > 1 and (low < 0 or high >= len(self.beta)):
+            bad = low if low < 0 else high
+            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(self.beta) - 1}; got {bad}.")
         beta_of = block.labels if len(self.beta) > 1 else torch.zeros_like(block.labels)
         beta = self.beta.detach().to(block.pos.dtype)[beta_of, None]  # (B, 1)
         drawn, real = draw_by_distance(block.neg, block, DistanceWeightedMiner(self.cutoff, self.upper, self.seed))
@@ -266,7 +269,11 @@ class Histogram(PairLoss):
         self.nodes = nodes
 
     def survey(self, block: Block) -> Tensor:
-        return torch.stack([self._counts(block.pos, block.pos_mask), self._counts(block.neg, block.neg_mask)])
+        pos = self._counts(
+            block.pos, block.num_pos, self.nodes - 1
+        )  # padding, infinitely near, stands at the last node
+        neg = self._counts(block.neg, block.num_neg, 0)  # whatever is infinitely far at the first
+        return torch.stack([pos, neg])
 
     def gather_survey(self, parts: list[Tensor]) -> Tensor:
         return torch.stack(parts).sum(0)  # (2, R)
@@ -279,22 +286,25 @@ class Histogram(PairLoss):
             )
         h_pos, h_neg = block.survey / totals  # (R,)
         delta = 2 / (self.nodes - 1)
-        pull = torch.cat([-h_neg[:-1] / (delta * totals[0]), h_neg.new_zeros(1)])  # the last entry is for outsiders
-        push = torch.cat([h_pos[1:] / (delta * totals[1]), h_pos.new_zeros(1)])
+        pull, push = -h_neg[:-1] / (delta * totals[0]), h_pos[1:] / (delta * totals[1])  # (R - 1,) for each interval
         value = torch.dot(h_neg, h_pos.cumsum(0)) * (block.order == 0)  # one value for the batch: the first row has it
-        return Weighted(value, pull[self._left_node(block.pos)], push[self._left_node(block.neg)])
+        return Weighted(value, self._look_up(pull, block.pos), self._look_up(push, block.neg))
 
-    def _left_node(self, s: Tensor) -> Tensor:
-        """Which interval a similarity is in, 0 ... R - 2; R - 1 for pairs that are not there."""
-        place = ((s + 1) * ((self.nodes - 1) / 2)).clamp(0, self.nodes - 2)
-        return place.masked_fill(s.isinf(), self.nodes - 1).long()
+    def _place(self, s: Tensor) -> Tensor:
+        """Where a similarity stands between the nodes, 0 ... R - 1."""
+        return (s + 1).mul_((self.nodes - 1) / 2).clamp_(0, self.nodes - 1)
 
-    def _counts(self, s: Tensor, mask: Tensor) -> Tensor:
-        """Soft counts of the real entries of `s` at each node, (R,): each is shared by the two nodes around it."""
-        s = s[mask].clamp(-1, 1)
-        left = self._left_node(s)
-        right_share = (s + 1) * ((self.nodes - 1) / 2) - left
-        counts = torch.bincount(left, 1 - right_share, self.nodes + 1) + torch.bincount(
-            left + 1, right_share, self.nodes + 1
-        )
-        return counts[: self.nodes].to(s.dtype)
+    def _look_up(self, table: Tensor, s: Tensor) -> Tensor:
+        """The entry of `table` for the interval that each similarity is in; 0 for pairs that are not there."""
+        place = self._place(s).clamp_(max=self.nodes - 2).long()
+        return table.expand(len(s), -1).gather(1, place).mul_(is_real(s))
+
+    def _counts(self, s: Tensor, real: Tensor, others: int) -> Tensor:
+        """Soft counts at each node, (R,): an entry is shared by the two nodes around it; not `real` ones are taken off."""
+        place = self._place(s).flatten()
+        left = place.long().clamp_(max=self.nodes - 2)
+        right_share = place - left
+        on_right = torch.bincount(left, right_share, self.nodes).to(s.dtype)
+        counts = torch.bincount(left, minlength=self.nodes) - on_right + on_right.roll(1)
+        counts[others] -= s.numel() - real.sum()
+        return counts.clamp(min=0)

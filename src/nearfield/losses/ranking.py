@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError, require_positive
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_sum_exp
 from nearfield.registry import Real, Whole, register
 
 
@@ -51,8 +50,10 @@ class FastAP(PairLoss):
 
     def weigh(self, block: Block) -> Weighted:
         each = 1 / block.num_pos.clamp(min=1)[:, None]  # (B, 1)
-        x_pos, x_neg = self._in_bins(block.pos, block.pos_mask), self._in_bins(block.neg, None)
-        pos_upto, neg_upto = self._cumulative(x_pos), self._cumulative(x_neg)  # H+ and H-, (B, L + 1)
+        absent = block.pos.masked_fill(~block.pos_mask, -torch.inf)  # padding goes where the mined-out negatives are
+        x_pos, x_neg = self._in_bins(absent), self._in_bins(block.neg)
+        pos_upto = self._cumulative(x_pos, block.num_pos)  # H+, (B, L + 1)
+        neg_upto = self._cumulative(x_neg, block.num_neg)  # H-
         pos_at = pos_upto.diff(dim=1, prepend=torch.zeros_like(each))  # h+
         whole = (pos_upto + neg_upto).clamp(min=torch.finfo(each.dtype).tiny)  # H; 0/H is 0 where nobody is yet
         precision = pos_upto / whole
@@ -60,25 +61,22 @@ class FastAP(PairLoss):
         slope = each * (self.bins / 4)
         push = precision * pos_at / whole * slope
         pull = (precision.diff(dim=1, append=each * 0) - pos_at * neg_upto / whole.square()) * slope
-        return Weighted(value, 2 * _look_up(pull[:, :-1], x_pos), 2 * _look_up(push[:, :-1], x_neg))
+        return Weighted(value, _look_up(2 * pull[:, :-1], x_pos), _look_up(2 * push[:, :-1], x_neg))
 
-    def _in_bins(self, s: Tensor, mask: Tensor | None) -> Tensor:
+    def _in_bins(self, s: Tensor) -> Tensor:
         """Squared distance in units of a bin, 0 ... L; L + 1 for pairs that are not there."""
-        x = ((2 - 2 * s) * (self.bins / 4)).clamp_(0, self.bins)
-        return x.masked_fill_(s.isinf(), self.bins + 1)
+        x = (1 - s).mul_(self.bins / 2).clamp_(0, self.bins)
+        return x.add_(1 - is_real(s))
 
-    def _cumulative(self, x: Tensor) -> Tensor:
+    def _cumulative(self, x: Tensor, number: Tensor) -> Tensor:
         """H_l = sum_j min(1, max(0, l + 1 - x_j)) for l = 0..L: how many are within bin l, softly, (B, L + 1)."""
         upto = [(edge - x).clamp_(0, 1).sum(1) for edge in range(1, self.bins + 1)]
-        everybody = (x <= self.bins).sum(1).to(x.dtype)
-        return torch.stack([*upto, everybody], 1)
+        return torch.stack([*upto, number], 1)
 
 
 def _look_up(table: Tensor, x: Tensor) -> Tensor:
-    """table[row, floor(x)] for 0 <= x <= L (the last interval is closed), 0 beyond, (B, N)."""
-    bins = table.shape[1]
-    padded = F.pad(table, (0, 2))
-    padded[:, bins] = table[:, -1]
+    """table[row, floor(x)] for 0 <= x <= L (the last interval is closed), 0 at L + 1, (B, N)."""
+    padded = torch.cat([table, table[:, -1:], torch.zeros_like(table[:, :1])], 1)
     return padded.gather(1, x.long())
 
 
@@ -107,26 +105,24 @@ class SmoothAP(PairLoss):
         t, real = self.temperature, block.pos_mask
         s = torch.where(real, block.pos, 0.0)
         each = 1 / block.num_pos.clamp(min=1)  # (B,)
-        ap, pos, neg = (
-            torch.zeros_like(s[:, 0]) if s.shape[1] else each * 0,
-            torch.zeros_like(s),
-            torch.zeros_like(block.neg),
-        )
+        ap, pos, neg = torch.zeros_like(each), torch.zeros_like(s), torch.zeros_like(block.neg)
+        z_neg = block.neg / t
         for p in range(s.shape[1]):
             others = real.clone()
             others[:, p] = False
             own = s[:, p : p + 1]
             g_pos = torch.sigmoid((s - own) / t) * others  # (B, P)
-            g_neg = torch.sigmoid((block.neg - own) / t)  # (B, N + 1); 0 where infinitely far
+            g_neg = (z_neg - own / t).sigmoid_()  # (B, N + 1); 0 where infinitely far
             above, among = g_neg.sum(1), 1 + g_pos.sum(1)
             rank = among + above
             share = each * real[:, p]
             ap = ap + share * among / rank
             slope_pos = g_pos * (1 - g_pos) * (share * above / (rank.square() * t))[:, None]
-            slope_neg = (1 - g_neg).mul_(g_neg).mul_((share * among / (rank.square() * t))[:, None])
+            slope_neg = torch.addcmul(g_neg, g_neg, g_neg, value=-1)  # g (1 - g)
+            scale_neg = share * among / (rank.square() * t)
             pos -= slope_pos
-            neg += slope_neg
-            pos[:, p] += slope_pos.sum(1) - slope_neg.sum(1)
+            pos[:, p] += slope_pos.sum(1) - slope_neg.sum(1) * scale_neg
+            neg.addcmul_(slope_neg, scale_neg[:, None])
         return Weighted(1 - ap, pos, neg)
 
 
@@ -167,5 +163,5 @@ class RankedList(PairLoss):
         near = (self.alpha - block.neg).clamp_(min=0)
         on = (far > 0).to(far.dtype)
         each = on / on.sum(1, keepdim=True).clamp(min=1)
-        _, share = log_sum_exp(torch.where(near > 0, self.temperature * near, -torch.inf))
+        _, share = log_sum_exp(near.sign().log_().add_(near, alpha=self.temperature))  # what is not near is at -inf
         return Weighted((far * each).sum(1) + self.lam * (near * share).sum(1), each, -self.lam * share)

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from nearfield.errors import require_one_of
 from nearfield.mining import uniforms
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite
 from nearfield.registry import Real, register
 
 FEW = 8  # up to so many positives a loop over them beats bisection
@@ -79,7 +79,7 @@ class Triplet(PairLoss):
         if self.mining == "semihard":
             found = found._replace(active=found.candidates)
         terms = found.active if self.over == "active" else found.candidates
-        return Weighted(found.value, sign * found.pos, -sign * found.neg, terms)
+        return Weighted(found.value, sign * found.pos, found.neg.mul_(-sign), terms)
 
     def _band(self, block: Block, d_pos: Tensor, d_neg: Tensor) -> Triplets:
         """Every triplet whose hinge is open and, but for "all", whose negative is beyond the positive."""
@@ -139,8 +139,9 @@ def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | N
     start = stop if start is None else start
     value, neg, pos = torch.zeros_like(x[:, 0]), torch.zeros_like(x), torch.zeros_like(stop)
     if stop.shape[1] <= FEW:
+        compare, below = (torch.le if closed else torch.lt), torch.empty_like(x)
         for p in range(stop.shape[1]):
-            below = x <= stop[:, p : p + 1] if closed else x < stop[:, p : p + 1]
+            compare(x, stop[:, p : p + 1], out=below)
             neg += below
             pos[:, p] = below.sum(1)
     else:
@@ -150,7 +151,7 @@ def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | N
         hits = torch.zeros(len(x), stop.shape[1] + 1, dtype=x.dtype, device=x.device)
         hits.scatter_add_(1, place, torch.ones_like(x))
         pos.scatter_(1, order, hits.cumsum(1)[:, :-1])
-    value = torch.where(pos > 0, start * pos, 0.0).sum(1) - torch.where(neg > 0, x * neg, 0.0).sum(1)
+    value = (finite(start) * pos).sum(1) - finite(x).mul_(neg).sum(1)
     active = pos.sum(1)
     return Triplets(value, pos, neg, active, active)
 
@@ -166,4 +167,6 @@ def _nearest_beyond(d_pos: Tensor, d_neg: Tensor, num_neg: Tensor) -> Tensor:
         return torch.stack(columns, 1) if columns else torch.zeros_like(d_pos, dtype=torch.long)
     ordered, column = d_neg.sort(dim=1, stable=True)
     place = torch.searchsorted(ordered, d_pos.contiguous(), right=True)
-    return column.gather(1, torch.minimum(place, (num_neg.long() - 1).clamp(min=0)[:, None]))
+    last = (num_neg.long() - 1).clamp(min=0)[:, None]
+    farthest = torch.searchsorted(ordered, ordered.gather(1, last))  # the first of equals
+    return column.gather(1, torch.where(place > last, farthest, place))
