@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nearfield.pairs import Block, is_real
+from nearfield.pairs import Block, exp_, is_real, log_mask
 
 
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
@@ -23,10 +23,10 @@ def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> 
     away = math.copysign(1.0, block.far)
     if pos is not None:
         pos = is_real(block.pos).mul_(pos)
-        block = replace(block, pos=torch.add(block.pos, pos.log(), alpha=away), num_pos=pos.sum(1))
+        block = replace(block, pos=torch.add(block.pos, log_mask(pos), alpha=away), num_pos=pos.sum(1))
     if neg is not None:
         neg = is_real(block.neg).mul_(neg)
-        block = replace(block, neg=torch.sub(block.neg, neg.log(), alpha=away), num_neg=neg.sum(1))
+        block = replace(block, neg=torch.sub(block.neg, log_mask(neg), alpha=away), num_neg=neg.sum(1))
     return block
 
 
@@ -106,10 +106,10 @@ def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tu
     n = block.dim
     near = d.clamp(min=rule.cutoff, max=2.0)
     log_weight = (2 - n) * near.log() - (n - 3) / 2 * (1 - near.square() / 4).clamp(min=1e-8).log()
-    log_weight += (rule.upper - d).gt_(0).log_()  # 0 or -inf, also for whatever is infinitely far
+    log_weight += log_mask((rule.upper - d).gt_(0))  # 0 or -inf, also for whatever is infinitely far
     top = log_weight.amax(1, keepdim=True)
     found = top > -math.inf  # (B, 1)
-    heap = (log_weight - top.masked_fill(~found, 0.0)).exp().cumsum(1)  # (B, N + 1)
+    heap = exp_(log_weight - top.masked_fill(~found, 0.0)).cumsum(1)  # (B, N + 1)
     throw = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype) * heap[:, -1:]
     drawn = torch.searchsorted(heap, throw, right=True).clamp(max=d.shape[1] - 1)
     return drawn, found & block.pos_mask

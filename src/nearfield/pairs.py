@@ -82,6 +82,15 @@ class Weighted(NamedTuple):
     params: tuple[Tensor, ...] = ()  # derivative with respect to each of the loss's `pair_parameters`
 
 
+def exp_(x: Tensor) -> Tensor:
+    """exp x in place for x <= 0, exactly 0 where it would be less than 1e-34 (1e-299 in float64).
+
+    The hardware takes a hundred times as long for results near the smallest number, and ten times for exp(-inf).
+    """
+    floor = -80.0 if x.dtype == torch.float32 else -690.0
+    return F.threshold_(x.clamp_(min=floor).exp_(), math.exp(floor + 1), 0.0)
+
+
 def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
     """log(sum exp v) of each row over all `sides`, (B,), and the share exp v / sum exp v of each entry, per side.
 
@@ -89,7 +98,7 @@ def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
     """
     top = torch.stack([v.amax(1) for v in sides if v.shape[1]] or [sides[0].new_zeros(len(sides[0]))]).amax(0)  # (B,)
     top = top.clamp(min=0) if one else top.masked_fill(top == -math.inf, 0.0)
-    terms = [(v - top[:, None]).exp_() for v in sides]
+    terms = [exp_(v - top[:, None]) for v in sides]
     total = sum((t.sum(1) for t in terms), (-top).exp() if one else torch.zeros_like(top))
     empty = total == 0
     total = total.masked_fill(empty, 1.0)
@@ -217,6 +226,11 @@ class Measure(NamedTuple):
 def over_distance(grad: Tensor, d: Tensor) -> Tensor:
     """Through d = sqrt(d^2): grad / d, bounded near d = 0 and exactly 0 at it."""
     return (grad / d.clamp(min=MIN_DISTANCE)).mul_(d.sign())
+
+
+def log_mask(mask: Tensor) -> Tensor:
+    """The logarithm of ones and zeros: 0 and -inf, without the cost of a logarithm of 0."""
+    return 1 - 1 / mask
 
 
 def is_real(x: Tensor) -> Tensor:

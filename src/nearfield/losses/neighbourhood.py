@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import MultiSimilarityMiner
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
 from nearfield.registry import Real, register
 
 
@@ -47,14 +47,15 @@ class Lifted(PairLoss):
         self.margin = margin
 
     def survey(self, block: Block) -> torch.Tensor:
-        return torch.logsumexp(self.margin - block.neg, 1)  # log r, (B,)
+        value, _ = log_sum_exp(self.margin - block.neg)
+        return value.masked_fill(block.num_neg == 0, -torch.inf)  # log r, (B,)
 
     def weigh(self, block: Block) -> Weighted:
         log_r = block.survey[block.order]  # (B,)
         both = torch.logaddexp(log_r[:, None], block.survey[block.pos_index])  # (B, P)
         j = (both + block.pos).clamp(min=0)  # padding is -inf and becomes 0
         pull = (j * (log_r[:, None] - both).exp()).sum(1)
-        share = (self.margin - block.neg - log_r[:, None]).exp_()
+        share = exp_(self.margin - block.neg - log_r[:, None])
         return Weighted(j.square().sum(1) / 2, j, -2 * pull[:, None] * share, block.num_pos)
 
 

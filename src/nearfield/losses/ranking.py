@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError, require_positive
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_mask, log_sum_exp
 from nearfield.registry import Real, Whole, register
 
 
@@ -163,5 +163,5 @@ class RankedList(PairLoss):
         near = (self.alpha - block.neg).clamp_(min=0)
         on = (far > 0).to(far.dtype)
         each = on / on.sum(1, keepdim=True).clamp(min=1)
-        _, share = log_sum_exp(near.sign().log_().add_(near, alpha=self.temperature))  # what is not near is at -inf
+        _, share = log_sum_exp(log_mask(near.sign()).add_(near, alpha=self.temperature))  # what is not near is at -inf
         return Weighted((far * each).sum(1) + self.lam * (near * share).sum(1), each, -self.lam * share)
