@@ -1,6 +1,6 @@
 """Counting, for every match of every query, the other items that score higher and those that tie.
 
-Axes: n queries along one side of a tile, w items along the other, M matches, K deep matches per query (padded), k pairs.
+Axes: n queries along one side of a tile, w items along the other, M matches, K deep matches per query, k pairs.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Side:
         )  # fmt: skip
 
     def cuts(self, margin: float) -> Tensor:
-        """Scores that an entry of float32 must exceed to be surely above, then not surely below, each deep match; (2K, n)."""
-        return torch.cat([self.deep + margin, self.deep - margin]).float()
+        """The float32 scores above which an entry is surely, and possibly, above each deep match; (K, 2, n)."""
+        return torch.stack([self.deep + margin, self.deep - margin], 1).float()
 
 
 class Counter:
@@ -68,29 +68,31 @@ class Counter:
     def add_pairs(self, side: Side, others: Tensor, r: Tensor, c: Tensor, value: Tensor) -> None:
         """Count the pairs of query r and item c of `others` for the shallow matches."""
         keep = where(value > side.floor[r])
-        key = sort_ascending(_key(r[keep], value[keep]) | c[keep])  # (k,) by query, then score
+        r = r[keep]
+        key = sort_ascending(_key(r, value[keep]) | c[keep])  # (k,) by query, then score
         margin = self.widths.margin
         top = torch.searchsorted(key, _key(side.row, (side.score + margin).float()) | COLUMN, right=True)
-        bottom = torch.searchsorted(key, _key(side.row, (side.score - margin).float()))
-        end = torch.searchsorted(key, side.row + 1 << BITS + 32)
+        low = _key(side.row, (side.score - margin).float())
+        end = torch.bincount(r, minlength=len(side.items)).cumsum(0)[side.row]
+        bottom = top.clone()
+        if len(key):
+            near = where(key[(top - 1).clamp(min=0)] >= low)
+            bottom[near] = torch.searchsorted(key, low[near]).minimum(top[near])
         self._add(side, others, side.entry, side.row, side.score, bottom, top, end, key & COLUMN)
 
-    def add_deep(self, side: Side, others: Tensor, tile: Tensor, counts: Tensor) -> None:
-        """Count a tile (n, w) for the deep matches from the numbers of entries above `side.cuts`, (2K, n)."""
-        high, low = counts.chunk(2)
-        known = side.deep_entry >= 0
-        doubt = torch.where(known, low - high, 0)  # (K, n)
-        if not self.task.queries.exact and int(doubt.sum()) * 16 > tile.numel():
-            self.add_sorted(side, others, tile)
-            return
-        self.higher.index_add_(0, side.deep_entry[known], high[known])
+    def add_deep(self, side: Side, counts: Tensor) -> None:
+        """Add the numbers of entries above the `cuts` of each deep match, (K, 2, n)."""
+        known = where(side.deep_entry >= 0)
+        entry = side.deep_entry.flatten()[known]
+        self.higher.index_add_(0, entry, counts[:, 0].flatten()[known])
         if self.task.queries.exact:
-            self.equal.index_add_(0, side.deep_entry[known], doubt[known])
-            return
-        cuts_high, cuts_low = side.cuts(self.widths.margin).chunk(2)
-        level, row = torch.unravel_index(where(doubt > 0), doubt.shape)
-        for k, r in zip(level.split(512), row.split(512), strict=True):
-            f, c = between(tile[r], cuts_low[k, r], cuts_high[k, r])
+            self.equal.index_add_(0, entry, (counts[:, 1] - counts[:, 0]).flatten()[known])
+
+    def add_unsure(self, side: Side, others: Tensor, tile: Tensor, cuts: Tensor, counts: Tensor) -> None:
+        """Settle the entries of a tile (n, w) between the two cuts of a deep match, where counts say there are any."""
+        for flat in where(counts[:, 1] > counts[:, 0]).split(512):
+            k, r = flat // len(side.items), flat % len(side.items)
+            f, c = between(tile[r], cuts[k, 1, r], cuts[k, 0, r])
             self._settle(side, others, side.deep_entry[k, r][f], r[f], c, side.deep[k, r][f])
 
     def add_sorted(self, side: Side, others: Tensor, tile: Tensor) -> None:

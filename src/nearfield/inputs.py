@@ -6,7 +6,6 @@ Axes: N items, D dimensions (bits of a binary code count as dimensions).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,56 +28,86 @@ def one_of(argument: str, value: str, valid: Sequence[str]) -> None:
 
 def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
     """`value` as an (N, D) tensor on its own device, finite; uint8 (packed bits) and bool only for Hamming ranking."""
-    matrix = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise InputError(f"{argument} must be a matrix (items, dimensions); found shape {tuple(matrix.shape)}.")
-    if matrix.shape[0] == 0:
-        raise InputError(f"{argument} must hold at least one row; found shape {tuple(matrix.shape)}.")
+    matrix = value.detach() if isinstance(value, Tensor) else _from_numpy(np.asarray(value), argument)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise InputError(
+            f"{argument} must be a matrix of at least one item and one dimension; found shape {tuple(matrix.shape)}."
+        )
     if matrix.dtype in (torch.uint8, torch.bool) and distance != "hamming":
         raise InputError(
-            f'{argument} holds {matrix.dtype} codes, which only distance="hamming" can rank; found {distance!r}.'
+            f'{argument} holds {matrix.dtype} codes, which only distance="hamming" ranks; found distance={distance!r}.'
         )
-    if not matrix.is_floating_point() and distance != "hamming":
+    if matrix.is_complex():
+        raise InputError(f"{argument} must be real numbers; found {matrix.dtype}.")
+    if not matrix.is_floating_point() and matrix.dtype not in (torch.uint8, torch.bool):
         matrix = matrix.double()
     if matrix.is_floating_point():
         _refuse_not_finite(matrix, argument)
     return matrix
 
 
+def _from_numpy(array: NDArray[Any], argument: str) -> Tensor:
+    """A tensor that shares the memory of `array` where torch can."""
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{argument} must be numbers; found an array of {array.dtype}.")
+    if array.dtype.kind in "fiu" and array.dtype not in _SHARED:
+        array = array.astype(np.float64)
+    if not array.flags.writeable or any(step < 0 for step in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+_SHARED = tuple(np.dtype(name) for name in ("float16", "float32", "float64", "uint8"))
+
+
 def label_codes(
-    labels: Array, gallery_labels: Array | None, device: torch.device, argument: str = "labels"
+    labels: NDArray[Any], gallery_labels: NDArray[Any] | None, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
-    """Labels of queries and gallery as shared int64 codes 0..C-1; integers of any size and strings stay distinct."""
-    own = label_array(labels, argument)
+    """Labels of queries and gallery as shared int64 codes; integers of any size and strings stay distinct."""
     if gallery_labels is None:
-        return torch.as_tensor(np.unique(own, return_inverse=True)[1], device=device), None
-    other = label_array(gallery_labels, f"gallery_{argument}")
-    if (own.dtype.kind in "US") != (other.dtype.kind in "US"):
-        raise InputError(f"{argument} and gallery_{argument} must be of one kind; found {own.dtype} and {other.dtype}.")
-    codes = torch.as_tensor(np.unique(np.concatenate([own, other]), return_inverse=True)[1], device=device)
-    return codes[: len(own)], codes[len(own) :]
+        return torch.from_numpy(np.unique(labels, return_inverse=True)[1]).to(device), None
+    if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
+        raise InputError(
+            f"labels and gallery_labels must be of one kind; found {labels.dtype} and {gallery_labels.dtype}."
+        )
+    together = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1]
+    codes = torch.from_numpy(together).to(device)
+    return codes[: len(labels)], codes[len(labels) :]
 
 
 def label_array(labels: Array, argument: str = "labels") -> NDArray[Any]:
-    """Labels as a one-dimensional numpy array of integers or strings."""
+    """Labels as a one-dimensional numpy array of int64 (uint64 where they need it) or of strings."""
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1:
         raise InputError(f"{argument} must be one value per item; found shape {array.shape}.")
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)
-    if array.dtype.kind not in "iubUS":
+    if array.dtype.kind not in "iubU":
         raise InputError(
-            f"{argument} must be integers or strings; found {array.dtype}. Convert them with .astype(int) if they are class ids."
+            f"{argument} must be integers or strings; found {array.dtype}. Convert class ids with .astype(int)."
         )
-    return array
+    return array if array.dtype.kind == "U" or array.dtype == np.uint64 else array.astype(np.int64)
 
 
-def same_length(matrix: Tensor, labels: Tensor, argument: str, label_argument: str) -> None:
+def same_length(matrix: Tensor, labels: NDArray[Any], argument: str, label_argument: str) -> None:
     """Refuse embeddings and labels of different lengths."""
-    if matrix.shape[0] != labels.shape[0]:
+    if len(matrix) != len(labels):
         raise InputError(
-            f"{argument} and {label_argument} must have the same length; found {matrix.shape[0]} rows and {labels.shape[0]} labels."
+            f"{argument} and {label_argument} must have the same length; "
+            f"found {len(matrix)} rows and {len(labels)} labels."
         )
+
+
+def same_width(queries: Tensor, gallery: Tensor) -> None:
+    """Refuse a gallery that cannot be compared with the queries."""
+    if queries.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"gallery must have the {queries.shape[1]} dimensions of the queries; found {gallery.shape[1]}."
+        )
+    if queries.device != gallery.device:
+        raise InputError(f"gallery must be on the device of the queries, {queries.device}; found {gallery.device}.")
+    if (queries.dtype == torch.uint8) != (gallery.dtype == torch.uint8):
+        raise InputError(f"gallery must hold packed bits if the queries do; found {gallery.dtype} and {queries.dtype}.")
 
 
 def _refuse_not_finite(matrix: Tensor, argument: str) -> None:
@@ -87,6 +116,6 @@ def _refuse_not_finite(matrix: Tensor, argument: str) -> None:
     bad = (~torch.isfinite(matrix).all(dim=1)).nonzero()[:, 0]
     if len(bad):
         raise InputError(
-            f"{argument} must be finite; {len(bad)} of {matrix.shape[0]} rows hold NaN or infinity, the first is row {int(bad[0])}. "
-            "Drop those rows or look for a diverged model."
+            f"{argument} must be finite; {len(bad)} of {len(matrix)} rows hold NaN or infinity, first {int(bad[0])}."
+            " Drop those rows, or look for a diverged model."
         )

@@ -1,7 +1,7 @@
 """The scores of every query's matches, in float64, sorted, with the ties among them.
 
-Axes: q queries, M matches of all these queries together, m classes of one shape, a queries and g gallery items of a class,
-P matches of one query, E coordinates.
+Axes: q queries, M matches of all of them together, P matches of one query, E coordinates; m classes with a queries and
+g gallery items each.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Task:
     gallery_labels: Tensor  # (N,) int64
     self_index: Tensor | None  # (Q,) place of each query in the gallery: never its own match nor neighbour
     best_only: bool = False  # place only the best match of each query
-    best_depth: int | None = None  # the best match may be anywhere behind this place; None: its place is exact
-    rest_exact: bool = True  # False: the other matches may be anywhere behind the first R places, R the query's matches
+    best_depth: int | None = None  # places behind max(best_depth, R) are all one to the best match; None: it is exact
+    rest_exact: bool = True  # False: places behind the first R, the number of matches, are all one to the other matches
     memory: int = 512 << 20  # bytes of working memory
 
     @property
@@ -83,7 +83,7 @@ def match_lists(task: Task, rows: Tensor, tie_width: float) -> Matches:
 
 
 def _classes(task: Task, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries (m, a) and gallery items (m, g) of classes with equally many of both; together they cover `rows` in order."""
+    """Queries (m, a) and gallery items (m, g) of classes with equally many of both, covering `rows` in order."""
     items = torch.argsort(task.gallery_labels, stable=True)
     sizes = torch.bincount(task.gallery_labels)
     starts = sizes.cumsum(0) - sizes

@@ -1,33 +1,61 @@
-"""Retrieval metrics of embeddings: `retrieval_metrics`."""
+"""Retrieval metrics of embeddings: exact, streamed, independent of the order of rows.
+
+Axes: Q queries, N gallery items, D dimensions.
+
+A query's *matches* are the gallery items with its label. Without a gallery the other queries are the gallery, and a
+query is left out of its own ranking by index. R is the number of a query's matches.
+    recall@K     a match among the first K (hit rate)     r_precision  share of matches among the first R
+    precision@1  the same as recall@1                     map@r        (1/R) sum over k <= R of rel(k) P(k)
+    map          the same over all k                      mrr          1 / place of the first match
+Tied items come in random order and scores are expected values, unless `ties` puts matches first or last (`ties.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, cast, overload
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict, Unpack
 
-from nearfield import ties as tie
-from nearfield.errors import InputError, RunError
-from nearfield.inputs import DISTANCES, Array, Distance, embedding_matrix, label_codes, one_of, same_length
-from nearfield.matches import Task, relevant_counts
-from nearfield.rank import match_places
-from nearfield.ties import TIES, Places, Ties
-from nearfield.vectors import vectors
+from nearfield import pairwise, sharded
+from nearfield.clustering import KMeans, clustering_scores
+from nearfield.errors import InputError
+from nearfield.inputs import Array, Distance, embedding_matrix, label_array, label_codes, same_length, same_width
+from nearfield.neighbours import nearest_neighbours
+from nearfield.scoring import (
+    CLUSTERING,
+    DIAGNOSTICS,
+    METRICS,
+    VERIFICATION,
+    PerQuery,
+    Settings,
+    grouped_scores,
+    mean_scores,
+    query_scores,
+)
+from nearfield.ties import Ties
+from nearfield.vectors import Vectors, vector_sets
 
-RETRIEVAL = ("recall", "r_precision", "map_at_r", "map", "mrr")
-CLUSTERING = ("nmi", "ami", "f1")
-METRICS = RETRIEVAL + CLUSTERING
+__all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]
+
+Gallery = Array | Mapping[str, Array] | None
 
 
-@dataclass(frozen=True)
-class PerQuery:
-    """Scores of every query; NaN where a query has no match."""
+class Options(TypedDict, total=False):
+    """The less common arguments of `retrieval_metrics`, explained there."""
 
-    scores: dict[str, Tensor]  # name -> (Q,) float32
-    relevant: Tensor  # (Q,) int64, matches that exist
+    denominator: Literal["matched", "all"]
+    protocol: Literal["loo", "gallery1"]
+    repeats: int
+    seed: int
+    categories: Array | None
+    kmeans: KMeans
+    fmr: Sequence[float]
+    max_memory_mb: float
+    distributed: bool
 
 
 @overload
@@ -35,12 +63,13 @@ def retrieval_metrics(
     embeddings: Array,
     labels: Array,
     ks: Sequence[int] = ...,
-    gallery: Array | None = ...,
-    gallery_labels: Array | None = ...,
+    gallery: Gallery = ...,
+    gallery_labels: Gallery = ...,
     metrics: Sequence[str] = ...,
     distance: Distance = ...,
     ties: Ties = ...,
     per_query: Literal[False] = ...,
+    **options: Unpack[Options],
 ) -> dict[str, float]: ...
 
 
@@ -49,13 +78,14 @@ def retrieval_metrics(
     embeddings: Array,
     labels: Array,
     ks: Sequence[int] = ...,
-    gallery: Array | None = ...,
-    gallery_labels: Array | None = ...,
+    gallery: Gallery = ...,
+    gallery_labels: Gallery = ...,
     metrics: Sequence[str] = ...,
     distance: Distance = ...,
     ties: Ties = ...,
     *,
     per_query: Literal[True],
+    **options: Unpack[Options],
 ) -> tuple[dict[str, float], PerQuery]: ...
 
 
@@ -63,107 +93,189 @@ def retrieval_metrics(
     embeddings: Array,
     labels: Array,
     ks: Sequence[int] = (1, 2, 4, 8),
-    gallery: Array | None = None,
-    gallery_labels: Array | None = None,
+    gallery: Gallery = None,
+    gallery_labels: Gallery = None,
     metrics: Sequence[str] = ("recall", "r_precision", "map_at_r", "nmi"),
     distance: Distance = "cosine",
     ties: Ties = "expected",
     per_query: bool = False,
+    **options: Unpack[Options],
 ) -> dict[str, float] | tuple[dict[str, float], PerQuery]:
-    """Retrieval metrics as a flat dict of floats."""
-    for name in metrics:
-        one_of("metrics", name, METRICS)
-    one_of("distance", distance, DISTANCES)
-    one_of("ties", ties, TIES)
+    """Metrics as a flat dict of floats: `recall@K`, `precision@1`, `r_precision`, `map@r`, `nmi` and others asked for.
+
+    embeddings, labels   (Q, D) and (Q,); tensors, arrays or lists; labels are integers or strings, of any size
+    ks                   the K of recall@K, any number of them at no cost
+    gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
+                         `name/recall@1` for each and the mean over galleries under the plain name
+    metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
+                         roc_auc, fnmr (all pairs); distance_ratio, effective_rank, uniformity (on the queries);
+                         counts (`queries`, `queries_without_match`)
+    distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0)
+    ties                 expected, optimistic or pessimistic
+    per_query            also return the scores of every query
+    denominator          matched: means are over queries that have a match; all: the others count as 0
+    protocol             loo: as above; gallery1 (VehicleID): one random item per class is the gallery, the others are
+                         probes; the mean over `repeats` draws from `seed`
+    categories           one value per query: adds `recall@1/category` and so on
+    kmeans               seed, restarts, iterations and averaging of the clustering
+    fmr                  false match rates at which fnmr (false non-match rate) is given
+    max_memory_mb        working memory beyond the embeddings
+    distributed          what is given is this rank's shard; every rank scores its own queries against the shards of all
+                         and returns the result for all, the same as in one process
+    """
+    settings = Settings(tuple(ks), tuple(metrics), distance, ties, **options)
     if (gallery is None) != (gallery_labels is None):
         raise InputError("gallery and gallery_labels must be given together; found only one of them.")
-    queries = embedding_matrix(embeddings, "embeddings", distance)
-    items = queries if gallery is None else embedding_matrix(gallery, "gallery", distance)
-    codes, item_codes = label_codes(labels, gallery_labels, queries.device)
-    same_length(queries, codes, "embeddings", "labels")
-    if item_codes is None:
-        item_codes, self_index = codes, torch.arange(len(codes), device=codes.device)
+    if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):
+        raise InputError('protocol="gallery1" draws its own gallery in one process: leave out gallery and distributed.')
+    if isinstance(gallery, Mapping):
+        result, found = _several_galleries(embeddings, labels, gallery, gallery_labels, settings)
     else:
-        same_length(items, item_codes, "gallery", "gallery_labels")
-        self_index = None
-    if items.shape[1] != queries.shape[1]:
-        raise InputError(f"gallery must have the dimension of embeddings, {queries.shape[1]}; found {items.shape[1]}.")
-    left, _ = _coordinates(queries, items, distance)
-    ready = vectors(queries, distance)
-    task = Task(ready, ready if gallery is None else vectors(items, distance), codes, item_codes, self_index)
-    found = _query_scores(task, ks, metrics, ties)
-    matched = found.relevant > 0
-    if not bool(matched.any()):
-        raise InputError("labels must give at least one query a match; every class has a single item.")
-    result = {name: float(score[matched].double().mean()) for name, score in found.scores.items()}
-    if set(metrics) & set(CLUSTERING):
-        result |= _clustering(left if distance == "cosine" else queries, codes, metrics)
-    return (result, found) if per_query else result
+        sets = _sets(embeddings, labels, gallery, gallery_labels, settings)
+        result, found = _gallery_scores(sets, settings)
+        result |= _query_set_scores(sets, settings)
+    if settings.wants("counts"):
+        result |= {"queries": float(len(found.relevant)), "queries_without_match": float((found.relevant == 0).sum())}
+    rounded = {name: score.float() for name, score in found.scores.items()}
+    return (result, PerQuery(rounded, found.relevant)) if per_query else result
 
 
-def _coordinates(queries: Tensor, items: Tensor, distance: str) -> tuple[Tensor, Tensor]:
-    queries, items = queries.double(), items.double()
-    if distance == "cosine":
-        return torch.nn.functional.normalize(queries, dim=1), torch.nn.functional.normalize(items, dim=1)
-    if distance == "hamming":
-        return (queries > 0).double() * 2 - 1, (items > 0).double() * 2 - 1
-    half, one = items.square().sum(1, keepdim=True) / 2, torch.ones_like(queries[:, :1])
-    return torch.cat([queries, one], 1), torch.cat([items, -half], 1)
+@dataclass(frozen=True)
+class Sets:
+    """All queries and all gallery items, of all ranks."""
+
+    queries: Vectors
+    codes: Tensor  # (Q,) int64 labels 0..C-1
+    gallery: Vectors  # the queries themselves when no gallery was given
+    gallery_codes: Tensor  # (N,)
+    mine: slice  # the queries that this process scores
+    categories: Array | None
+
+    @property
+    def one_set(self) -> bool:
+        return self.queries is self.gallery
 
 
-def _query_scores(task: Task, ks: Sequence[int], metrics: Sequence[str], ties: Ties) -> PerQuery:
-    count = task.labels.shape[0]
-    scores: dict[str, Tensor] = {}
-    for rows, places in match_places(task):
-        for name, score in _block_scores(places.settled(ties), ks, metrics).items():
-            scores.setdefault(name, torch.full((count,), torch.nan, device=score.device))[rows] = score.float()
-    return PerQuery(scores, relevant_counts(task))
+def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Gallery, settings: Settings) -> Sets:
+    """Check the arguments and, in a distributed run, bring the shards together."""
+    data = embedding_matrix(embeddings, "embeddings", settings.distance)
+    names = label_array(labels, "labels")
+    same_length(data, names, "embeddings", "labels")
+    items = names_of_items = None
+    if gallery is not None:
+        items = embedding_matrix(cast(Array, gallery), "gallery", settings.distance)
+        names_of_items = label_array(cast(Array, gallery_labels), "gallery_labels")
+        same_length(items, names_of_items, "gallery", "gallery_labels")
+        same_width(data, items)
+    categories, mine = settings.categories, slice(0, len(data))
+    if settings.distributed:
+        sharded.require_group()
+        data, start = sharded.gather_rows(data)
+        mine = slice(start, start + len(names))
+        names = sharded.gather_array(names)
+        categories = None if categories is None else sharded.gather_array(label_array(categories, "categories"))
+        if items is not None and names_of_items is not None:
+            items, names_of_items = sharded.gather_rows(items)[0], sharded.gather_array(names_of_items)
+    codes, item_codes = label_codes(names, names_of_items, data.device)
+    queries, ranked = vector_sets(data, items, settings.distance)
+    return Sets(queries, codes, ranked, codes if item_codes is None else item_codes, mine, categories)
 
 
-def _block_scores(places: Places, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, Tensor]:
-    scores: dict[str, Tensor] = {}
-    if "recall" in metrics:
-        scores |= {f"recall@{k}": tie.recall_at(places, k) for k in ks}
-        scores["precision@1"] = tie.recall_at(places, 1)
-    if "r_precision" in metrics:
-        scores["r_precision"] = tie.r_precision(places)
-    if "map_at_r" in metrics:
-        scores["map@r"] = tie.map_at_r(places)
-        if bool((scores["map@r"] > tie.r_precision(places) + 1e-9).any()):
-            raise RunError("MAP@R exceeds R-precision, which cannot be: please report this as a bug.")
-    if "map" in metrics:
-        scores["map"] = tie.average_precision(places)
-    if "mrr" in metrics:
-        scores["mrr"] = tie.reciprocal_rank(places)
-    return scores
+def _gallery_scores(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+    """What depends on the gallery: retrieval and verification; scores per query are float64."""
+    if settings.protocol == "gallery1":
+        result, found = _one_per_class(sets, settings)
+    else:
+        found = _ranked(sets, settings)
+        result = mean_scores(found, settings)
+    if sets.categories is not None:
+        result |= grouped_scores(found, sets.categories)
+    if settings.wants(*VERIFICATION):
+        self_index = torch.arange(len(sets.codes), device=sets.codes.device) if sets.one_set else None
+        task = settings.task(sets.queries, sets.gallery, sets.codes, sets.gallery_codes, self_index)
+        result |= _on_first_rank(lambda: pairwise.verification(task, settings.metrics, settings.fmr), settings)
+    return result, found
 
 
-def _clustering(vectors: Tensor, codes: Tensor, metrics: Sequence[str]) -> dict[str, float]:
-    import faiss  # type: ignore[import-untyped]
-    from sklearn import metrics as sk
-
-    clusters = int(codes.max()) + 1
-    kmeans = faiss.Kmeans(vectors.shape[1], clusters, niter=20, seed=0, min_points_per_centroid=1)
-    data = vectors.float().cpu().numpy()
-    kmeans.train(data)
-    found, truth = kmeans.index.search(data, 1)[1][:, 0], codes.cpu().numpy()
-    result = {"nmi": float(sk.normalized_mutual_info_score(truth, found)), "ami": 0.0}
-    if "ami" in metrics:
-        result["ami"] = float(sk.adjusted_mutual_info_score(truth, found))
-    return {name: result[name] for name in ("nmi", "ami") if name in metrics}
+def _ranked(sets: Sets, settings: Settings) -> PerQuery:
+    """Scores of all queries; in a distributed run each rank scores its own and all are brought together."""
+    rows = torch.arange(len(sets.codes), device=sets.codes.device)[sets.mine]
+    queries = sets.queries.part(rows) if settings.distributed else sets.queries
+    self_index = rows if sets.one_set else None
+    task = settings.task(queries, sets.gallery, sets.codes[rows], sets.gallery_codes, self_index)
+    found = query_scores(task, settings)
+    if not settings.distributed:
+        return found
+    scores = {name: sharded.gather_rows(score)[0] for name, score in found.scores.items()}
+    return PerQuery(scores, sharded.gather_rows(found.relevant)[0])
 
 
-def nearest_neighbours(
-    queries: Array, gallery: Array | None = None, k: int = 5, distance: Distance = "cosine"
-) -> tuple[Tensor, Tensor]:
-    """Scores (higher is nearer) and indices of the k nearest items of every query; (Q, k) each."""
-    one = embedding_matrix(queries, "queries", distance)
-    items = one if gallery is None else embedding_matrix(gallery, "gallery", distance)
-    left, right = _coordinates(one, items, distance)
-    parts = []
-    for rows in torch.arange(len(left)).split(256):
-        scores = left[rows] @ right.T
-        if gallery is None:
-            scores[torch.arange(len(rows)), rows] = -torch.inf
-        parts.append(scores.topk(k, dim=1))
-    return torch.cat([p.values for p in parts]).float(), torch.cat([p.indices for p in parts])
+def _one_per_class(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+    """VehicleID's protocol: one random item per class is the gallery, the others are probes; the mean of all draws."""
+    count, device = len(sets.codes), sets.codes.device
+    generator = torch.Generator().manual_seed(settings.seed)
+    means, scores = [], []
+    probed = torch.zeros(count, dtype=torch.int64, device=device)
+    for _ in range(settings.repeats):
+        shuffled = torch.randperm(count, generator=generator).to(device)
+        order = shuffled[torch.argsort(sets.codes[shuffled], stable=True)]
+        first = torch.cat([order.new_ones(1, dtype=torch.bool), sets.codes[order].diff() != 0])
+        shown, probes = order[first], order[~first].sort().values
+        if not len(probes):
+            raise InputError("labels must hold a class of two items for gallery1; every class has a single item.")
+        parts = [(sets.queries.part(index), sets.codes[index]) for index in (probes, shown)]
+        found = query_scores(settings.task(parts[0][0], parts[1][0], parts[0][1], parts[1][1], None), settings)
+        means.append(mean_scores(found, settings))
+        probed[probes] = 1
+        nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=device)
+        scores.append({name: nothing.index_copy(0, probes, score) for name, score in found.scores.items()})
+    together = {name: torch.stack([draw[name] for draw in scores]).nanmean(0) for name in scores[0]}
+    return _mean_dict(means), PerQuery(together, probed)
+
+
+def _several_galleries(
+    embeddings: Array, labels: Array, gallery: Mapping[str, Array], gallery_labels: Gallery, settings: Settings
+) -> tuple[dict[str, float], PerQuery]:
+    """Scores against each gallery under its name, and their means over galleries."""
+    if not isinstance(gallery_labels, Mapping) or gallery.keys() != gallery_labels.keys() or not gallery:
+        raise InputError("gallery_labels must be a dict with the same names as gallery, at least one.")
+    results, found = {}, {}
+    for name, items in gallery.items():
+        sets = _sets(embeddings, labels, items, gallery_labels[name], settings)
+        results[name], found[name] = _gallery_scores(sets, settings)
+    result = _mean_dict(list(results.values())) | _query_set_scores(sets, settings)
+    result |= {f"{name}/{key}": value for name, part in results.items() for key, value in part.items()}
+    keys = next(iter(found.values())).scores
+    scores = {key: torch.stack([part.scores[key] for part in found.values()]).nanmean(0) for key in keys}
+    scores |= {f"{name}/{key}": score for name, part in found.items() for key, score in part.scores.items()}
+    relevant = torch.stack([part.relevant for part in found.values()]).sum(0)
+    return result, PerQuery(scores, relevant)
+
+
+def _query_set_scores(sets: Sets, settings: Settings) -> dict[str, float]:
+    """What depends on the queries alone: clustering and diagnostics."""
+
+    def compute() -> dict[str, float]:
+        result: dict[str, float] = {}
+        if settings.wants(*CLUSTERING):
+            result |= clustering_scores(sets.queries, sets.codes, settings.metrics, settings.kmeans)
+        if settings.wants("distance_ratio"):
+            result["distance_ratio"] = pairwise.distance_ratio(sets.queries, sets.codes)
+        if settings.wants("effective_rank"):
+            result["effective_rank"] = pairwise.effective_rank(sets.queries)
+        if settings.wants("uniformity"):
+            result["uniformity"] = pairwise.uniformity(sets.queries)
+        return result
+
+    return _on_first_rank(compute, settings) if settings.wants(*CLUSTERING, *DIAGNOSTICS) else {}
+
+
+def _on_first_rank(compute: Callable[[], dict[str, float]], settings: Settings) -> dict[str, float]:
+    """Compute here, or in a distributed run on rank 0 for all."""
+    if not settings.distributed:
+        return compute()
+    return sharded.from_first(compute() if sharded.is_first() else {})
+
+
+def _mean_dict(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}

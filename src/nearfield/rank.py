@@ -10,23 +10,22 @@ comparing whole rows with its score. When the queries are the gallery, a tile se
 of all products are never computed.
 
 Tiles are products in float32. A pair nearer to a match than their rounding error (`margin`) cannot be ordered by them
-and is scored again in float64. Scores tie when they differ by at most 2^-40 of their scale (`tie`): duplicates tie
+and is scored again in float64. Scores tie when they differ by no more than rounding in float64 (`tie`): duplicates tie
 wherever they stand in a tile, and the counts are those of float64 arithmetic whatever the BLAS library does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import torch
 from torch import Tensor
 
 from nearfield.counter import BITS, Counter, Side, Widths
 from nearfield.matches import Matches, Task, match_lists, query_chunks, relevant_counts
-from nearfield.scan import Map, scan, sort_ascending, where, workers
+from nearfield.scan import Crew, scan, sort_ascending, where, workers
 from nearfield.ties import Places
-from nearfield.vectors import ROUNDING, Vectors, scale
+from nearfield.vectors import Vectors
 
 HIDDEN = torch.finfo(torch.float32).min  # score of a match in a tile, where only other items count
 SHALLOW = 0.01  # a match with at most this share of the items above it is shallow
@@ -45,19 +44,19 @@ def match_places(task: Task) -> Iterator[tuple[Tensor, Places]]:
 
 
 def score_widths(queries: Vectors, gallery: Vectors) -> Widths:
-    """Tie width and rounding margin of the scores between two sets of vectors.
+    """Tie width and rounding margin of scores, which are at most of the size of 1 (Hamming scores are exact integers).
 
-    The margin is four times the statistical bound sqrt(E) u of an inner product's rounding error (Higham and Mary, 2019),
-    and more if a sample of products shows that the device rounds more coarsely than float32 should.
+    Both are a few times the statistical bound sqrt(E) u of an inner product's rounding error (Higham and Mary, 2019), u
+    the unit roundoff of float64 and of float32. Should a sample of products show that the device rounds more coarsely
+    than float32 should, the margin follows it.
     """
     if queries.exact:
         return Widths(0.5, 0.5)
-    unit = scale(queries, gallery)
-    margin = 4 * queries.width**0.5 * ROUNDING * unit
     some, other = (torch.arange(min(256, len(v.norm)), device=v.norm.device) for v in (queries, gallery))
     coarse = queries.left(some, torch.float32) @ gallery.right(other, torch.float32).T
     error = float((coarse.double() - queries.left(some) @ gallery.right(other).T).abs().max())
-    return Widths(2.0**-40 * unit, max(margin, 4 * error))
+    spread = queries.width**0.5
+    return Widths(tie=8 * spread * 2.0**-53, margin=4 * max(spread * 2.0**-24, error))
 
 
 def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -> Iterator[tuple[Tensor, Places]]:
@@ -83,10 +82,8 @@ def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_s
     counted = counted[~far[counted]]
     counter = Counter(task, widths, len(matches.score))
     side = _ordered_side(task, matches, query, counted, share[counted] > SHALLOW, widths, one_set)
-    with ExitStack() as stack:
-        pool = workers(device)
-        run = map if pool is None else stack.enter_context(pool).map
-        _stream(task, side, counter, one_set, run)
+    with workers(device) as crew:
+        _stream(task, side, counter, one_set, crew)
     counter.higher[far] = len(task.gallery_labels)
     return counter.higher[leader], counter.equal[leader]
 
@@ -94,7 +91,7 @@ def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_s
 def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     """Share of some gallery items above each match, and whether it surely lies too far back to matter; (M,) each."""
     total = len(task.gallery_labels)
-    wish = 512 if task.rest_exact else max(512, int(2 * (float(relevant.double().mean()) * total) ** 0.5))
+    wish = 1024 if task.rest_exact else max(1024, int(2 * (float(relevant.double().mean()) * total) ** 0.5))
     generator = torch.Generator().manual_seed(0)
     some = torch.randperm(total, generator=generator)[: min(wish, total)].to(query.device)
     right = task.gallery.right(some, torch.float32)  # (m, E)
@@ -110,17 +107,14 @@ def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margi
         if task.self_index is not None:
             product.masked_fill_(task.self_index[rows, None] == some, HIDDEN)
         product = sort_ascending(product)
-        row, score = query[part] - start, matches.score[part]
-        key = _row_search(product, row, score)
-        share[part] = 1 - key / len(some)
-        far[part] = _too_far(
-            task, product, row, score, matches.above[part] == 0, relevant[start : start + step], margin
-        )
+        row, score, best = query[part] - start, matches.score[part], matches.above[part] == 0
+        share[part] = 1 - _row_search(product, row, score) / len(some)
+        far[part] = _too_far(task, product, row, score, best, relevant[start : start + step], margin)
     return share, far
 
 
 def _row_search(table: Tensor, row: Tensor, score: Tensor) -> Tensor:
-    """Number of entries of table[row] up to each score, (M,); rows ascending with equally or increasingly many scores."""
+    """Number of entries of table[row] up to each score, (M,); rows ascend, later ones have as many scores or more."""
     found = torch.empty(len(row), dtype=torch.int64, device=row.device)
     counts = torch.bincount(row, minlength=len(table))
     sizes, runs = torch.unique_consecutive(counts, return_counts=True)
@@ -136,22 +130,26 @@ def _row_search(table: Tensor, row: Tensor, score: Tensor) -> Tensor:
 def _too_far(
     task: Task, table: Tensor, row: Tensor, score: Tensor, best: Tensor, relevant: Tensor, margin: float
 ) -> Tensor:
-    """Whether enough of the surveyed items, sorted in `table` (r, m), are surely above each match to make it irrelevant."""
-    size = table.shape[1]
+    """Whether so many of the surveyed items, sorted in `table` (r, m), are above a match that it cannot matter."""
     far = torch.zeros_like(best)
     if not task.rest_exact:
-        enough = (size - relevant).clamp(min=0)[:, None]  # the R-th best of the surveyed items
-        bound = torch.where(relevant <= size, table.gather(1, enough.clamp(max=size - 1))[:, 0].double(), -torch.inf)
-        far |= ~best & (score < bound[row] - margin)
-    if task.best_depth is not None and task.best_depth <= size:
-        far |= best & (score < table[:, size - task.best_depth].double()[row] - margin)
+        far |= ~best & (score < _nth_best(table, relevant)[row] - margin)
+    if task.best_depth is not None:
+        places = relevant.clamp(min=task.best_depth)
+        far |= best & (score < _nth_best(table, places)[row] - margin)
     return far
+
+
+def _nth_best(table: Tensor, n: Tensor) -> Tensor:
+    """The n-th highest entry of each ascending row, (r,) float64; -inf where a row has fewer."""
+    place = table.shape[1] - n  # (r,)
+    return torch.where(place >= 0, table.gather(1, place.clamp(min=0)[:, None])[:, 0].double(), -torch.inf)
 
 
 def _ordered_side(
     task: Task, matches: Matches, query: Tensor, counted: Tensor, is_deep: Tensor, widths: Widths, one_set: bool
 ) -> Side:
-    """All queries, those with equally many deep matches together, by floor; with one set, the items without matches too."""
+    """All queries by number of deep matches, then by floor; with one set, the items without matches too."""
     device = query.device
     items = matches.rows
     if one_set:
@@ -163,7 +161,7 @@ def _ordered_side(
     floor.scatter_reduce_(0, owner[~is_deep], score[~is_deep], "amin")
     depth = torch.bincount(owner[is_deep], minlength=len(items))
     order = torch.argsort(floor, stable=True)
-    order = order[torch.argsort(depth[order], stable=True)]
+    order = order[torch.argsort(depth[order], stable=True, descending=True)]
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=device)
     column = place[owner]
@@ -181,7 +179,7 @@ def _ordered_side(
     )  # fmt: skip
 
 
-def _stream(task: Task, side: Side, counter: Counter, one_set: bool, run: Map) -> None:
+def _stream(task: Task, side: Side, counter: Counter, one_set: bool, crew: Crew) -> None:
     """Count over all tiles; one set needs only those on and above the diagonal."""
     columns = side if one_set else _gallery_side(task)
     size = min(1 << BITS, max(256, task.memory // (128 * task.queries.width)))
@@ -191,7 +189,7 @@ def _stream(task: Task, side: Side, counter: Counter, one_set: bool, run: Map) -
         for start in range(top if one_set else 0, len(columns.items), size):
             cols = columns.block(start, start + size)
             right = task.gallery.right(cols.items, torch.float32)  # (w, E)
-            _count_block(task, rows, cols, left, right, counter, one_set and start > top, run)
+            _count_block(task, rows, cols, left, right, counter, one_set and start > top, crew)
 
 
 def _gallery_side(task: Task) -> Side:
@@ -201,34 +199,44 @@ def _gallery_side(task: Task) -> Side:
 
 
 def _count_block(
-    task: Task, rows: Side, cols: Side, left: Tensor, right: Tensor, counter: Counter, both: bool, run: Map
+    task: Task, rows: Side, cols: Side, left: Tensor, right: Tensor, counter: Counter, both: bool, crew: Crew
 ) -> None:
     """Count the tiles of one block for the queries of its rows and, when `both`, of its columns."""
     hidden = _same_label_pairs(rows.labels, cols.labels)
-    step = max(1, task.memory // (64 * len(right)))
-    many_cols = len(cols.deep) > MANY
-    col_cuts = cols.cuts(counter.widths.margin) if both and not many_cols else right.new_empty(0, len(right))
+    step = min(len(left), max(1, task.memory // (128 * len(right))))
+    buffer = left.new_empty(step * len(right))
+    margin = counter.widths.margin
+    many_cols = both and len(cols.deep) > MANY
+    col_cuts = cols.cuts(margin) if both and not many_cols else right.new_empty(0, 2, len(right))
+    col_counts = torch.zeros(col_cuts.shape, dtype=torch.int64, device=right.device)
     pending: list[tuple[Tensor, Tensor, Tensor]] = []
     for first in range(0, len(left), step):
         part = rows.block(first, first + step)
-        tile = left[first : first + step] @ right.T  # (r, w)
+        piece = left[first : first + step]
+        tile = torch.mm(piece, right.T, out=buffer[: len(piece) * len(right)].view(len(piece), len(right)))  # (r, w)
         _hide(tile, hidden, first)
         many = len(part.deep) > MANY
-        row_cuts = left.new_empty(0, len(tile)) if many else part.cuts(counter.widths.margin)
+        row_cuts = left.new_empty(0, 2, len(tile)) if many else part.cuts(margin)
         floor = float(min(part.floor.min(), cols.floor.min())) if both else float(part.floor.min())
-        found = scan(tile, floor, row_cuts, col_cuts, run)
+        found = scan(tile, floor, row_cuts, col_cuts, crew)
         if many:
             counter.add_sorted(part, cols.items, tile)
         elif len(row_cuts):
-            counter.add_deep(part, cols.items, tile, found.rows)
-        if both and many_cols:
+            counter.add_deep(part, found.rows)
+            if not task.queries.exact:
+                counter.add_unsure(part, cols.items, tile, row_cuts, found.rows)
+        if many_cols:
             counter.add_sorted(cols, part.items, tile.T.contiguous())
-        elif both and len(col_cuts):
-            counter.add_deep(cols, part.items, tile.T, found.cols)
+        elif len(col_cuts):
+            col_counts += found.cols
+            if not task.queries.exact:
+                counter.add_unsure(cols, part.items, tile.T, col_cuts, found.cols)
         for flat, value in zip(found.flat.split(counter.room), found.value.split(counter.room), strict=True):
             pending.append((flat // len(right) + first, flat % len(right), value))
             if sum(len(value) for _, _, value in pending) >= counter.room:
                 _flush(rows, cols, pending, counter, both)
+    if len(col_cuts):
+        counter.add_deep(cols, col_counts)
     _flush(rows, cols, pending, counter, both)
 
 

@@ -41,7 +41,7 @@ class Places:
 
 
 def recall_at(places: Places, k: int) -> Tensor:
-    """Probability that the first k items hold a match: 1 - C(t-r, m) / C(t, m), m = k - above slots left for the best group."""
+    """Probability that the first k items hold a match: 1 - C(t-r, m) / C(t, m), with m = k - above places left."""
     above, t, r = places.above[:, 0], places.tied[:, 0], places.matches_tied[:, 0]
     slots = (k - above).clamp(min=0).minimum(t)
     misses = t - r

@@ -2,9 +2,10 @@
 
 Axes: N items, n items of a block, D dimensions, E = D or D + 2 coordinates.
 
-cosine      left = right = x / |x|                        score = cosine; a zero vector scores 0 with everything
-euclidean   left = (x, h, 1), right = (x, -1, -h)          score = -|x - y|^2 / 2, with h = |x|^2 / 2
-hamming     left = right = bits as -1 and +1               score = D - 2 * (bits that differ), an exact integer
+cosine      left = right = x / |x|                score = cosine; a zero vector scores 0 with everything
+euclidean   left = (x, h, 1), right = (x, -1, -h)  score = -|x - y|^2 / 2, h = |x|^2 / 2; x moved to the centre of the
+                                                   queries and scaled into the unit ball, which changes no ranking
+hamming     left = right = bits as -1 and +1       score = D - 2 * (bits that differ), an exact integer
 
 Nothing of size N x E is kept: blocks of coordinates are made from the caller's tensor when they are needed.
 """
@@ -16,7 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROUNDING = 2.0**-24  # half the gap between 1 and the next float32
+
+@dataclass(frozen=True)
+class Frame:
+    """Where Euclidean coordinates have their origin, and their unit of length."""
+
+    centre: Tensor  # (D,) float64
+    reach: float
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,8 @@ class Vectors:
 
     data: Tensor  # (N, D) floating point; uint8 packed bits or bool for Hamming
     distance: str
-    norm: Tensor  # (N,) float64 Euclidean norms; ones for Hamming
+    norm: Tensor  # (N,) float64: |x| for cosine, |x| in the frame for Euclidean; ones for Hamming
+    frame: Frame | None = None  # Euclidean only
 
     @property
     def exact(self) -> bool:
@@ -40,6 +48,10 @@ class Vectors:
             return dimensions * 8 if self.data.dtype == torch.uint8 else dimensions
         return dimensions + 2 if self.distance == "euclidean" else dimensions
 
+    def part(self, index: Tensor) -> Vectors:
+        """Only the items of `index`."""
+        return Vectors(self.data[index], self.distance, self.norm[index], self.frame)
+
     def left(self, index: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """Coordinates of the items of `index` as queries, (n, E)."""
         return self._coordinates(index, dtype, 1)
@@ -48,25 +60,51 @@ class Vectors:
         """Coordinates of the items of `index` as gallery, (n, E)."""
         return self._coordinates(index, dtype, -1)
 
+    def plain(self, index: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The vectors that are compared, (n, D): unit length for cosine, centred for Euclidean, -1 and +1 for bits."""
+        rows = self._coordinates(index, dtype, 1)
+        return rows[:, :-2] if self.distance == "euclidean" else rows
+
     def _coordinates(self, index: Tensor, dtype: torch.dtype, side: int) -> Tensor:
         rows = self.data[index]  # (n, D)
         if self.distance == "hamming":
             return signs(rows, dtype)
-        rows = rows.double()
-        norm = self.norm[index, None]  # (n, 1)
-        if self.distance == "cosine":
-            return (rows / norm.clamp(min=torch.finfo(torch.float64).tiny)).to(dtype)
-        half, one = norm.square() / 2, torch.ones_like(norm)
-        tail = [half, one] if side == 1 else [-one, -half]
-        return torch.cat([rows, *tail], dim=1).to(dtype)
+        if self.frame is None:
+            wide = torch.promote_types(rows.dtype, dtype)
+            norm = self.norm[index, None].clamp(min=torch.finfo(wide).tiny).to(wide)  # (n, 1)
+            return (rows.to(wide) / norm).to(dtype)
+        half = self.norm[index, None].square() / 2
+        tail = [half, torch.ones_like(half)] if side == 1 else [-torch.ones_like(half), -half]
+        return torch.cat([(rows - self.frame.centre) / self.frame.reach, *tail], dim=1).to(dtype)
 
 
-def vectors(data: Tensor, distance: str) -> Vectors:
-    """Measure the norms of `data`, block by block, in float64."""
+def vector_sets(queries: Tensor, gallery: Tensor | None, distance: str) -> tuple[Vectors, Vectors]:
+    """Queries and gallery ready to be compared; one and the same object when the queries are their own gallery."""
+    frame = _frame(queries, gallery) if distance == "euclidean" else None
+    first = _vectors(queries, distance, frame)
+    return first, first if gallery is None else _vectors(gallery, distance, frame)
+
+
+def _vectors(data: Tensor, distance: str, frame: Frame | None) -> Vectors:
     if distance == "hamming":
-        return Vectors(data, distance, torch.ones(data.shape[0], dtype=torch.float64, device=data.device))
-    blocks = data.split(max(1, 2**21 // data.shape[1]))
-    return Vectors(data, distance, torch.cat([block.double().norm(dim=1) for block in blocks]))
+        return Vectors(data, distance, torch.ones(len(data), dtype=torch.float64, device=data.device))
+    if frame is None:
+        return Vectors(data, distance, torch.cat([block.double().norm(dim=1) for block in _blocks(data)]))
+    return Vectors(data, distance, _distances(data, frame.centre) / frame.reach, frame)
+
+
+def _frame(queries: Tensor, gallery: Tensor | None) -> Frame:
+    centre = torch.stack([block.double().sum(0) for block in _blocks(queries)]).sum(0) / len(queries)
+    reach = max(float(_distances(data, centre).max()) for data in (queries, gallery) if data is not None)
+    return Frame(centre, reach or 1.0)
+
+
+def _distances(data: Tensor, point: Tensor) -> Tensor:
+    return torch.cat([(block - point).norm(dim=1) for block in _blocks(data)])
+
+
+def _blocks(data: Tensor) -> list[Tensor]:
+    return list(data.split(max(1, 2**21 // data.shape[1])))
 
 
 def signs(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -75,12 +113,3 @@ def signs(codes: Tensor, dtype: torch.dtype) -> Tensor:
         shifts = torch.arange(7, -1, -1, device=codes.device, dtype=torch.uint8)
         codes = codes[:, :, None].bitwise_right_shift(shifts).bitwise_and(1).flatten(1)  # (n, 8 bytes)
     return (codes > 0).to(dtype).mul_(2).sub_(1)
-
-
-def scale(queries: Vectors, gallery: Vectors) -> float:
-    """The largest magnitude that a term of a score reaches: the unit of rounding errors and tie tolerances."""
-    if queries.distance == "cosine":
-        return 1.0
-    if queries.exact:
-        return float(queries.width)
-    return max(float(queries.norm.max()), float(gallery.norm.max())) ** 2

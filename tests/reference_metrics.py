@@ -1,0 +1,103 @@
+"""Slow, obvious retrieval metrics: every pair scored on its own, every order of tied items written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+TIE = 1e-12  # scores closer than this, relative to the largest, are equal
+
+
+def pair_score(query: NDArray, item: NDArray, distance: str) -> float:
+    """Similarity of two vectors, higher is nearer, summed without rounding."""
+    if distance == "hamming":
+        return -float(np.sum((query > 0) != (item > 0)))
+    if distance == "euclidean":
+        return -math.fsum((float(a) - float(b)) ** 2 for a, b in zip(query, item, strict=True))
+    norms = math.hypot(*map(float, query)) * math.hypot(*map(float, item))
+    return math.fsum(float(a) * float(b) for a, b in zip(query, item, strict=True)) / norms if norms else 0.0
+
+
+def ranked_groups(scores: Sequence[float], relevant: Sequence[bool]) -> list[tuple[int, int]]:
+    """(items, relevant items) of each group of tied scores, from the highest score down."""
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    width = TIE * max((abs(score) for score in scores), default=1.0)
+    edges = [0] + [k + 1 for k, (a, b) in enumerate(pairwise(order)) if scores[a] - scores[b] > width] + [len(order)]
+    return [(stop - start, sum(relevant[i] for i in order[start:stop])) for start, stop in pairwise(edges)]
+
+
+def orders(size: int, hits: int, ties: str) -> list[list[bool]]:
+    """Every order of a group of `size` items with `hits` relevant ones that the tie policy allows, equally likely."""
+    if ties == "optimistic":
+        return [[k < hits for k in range(size)]]
+    if ties == "pessimistic":
+        return [[k >= size - hits for k in range(size)]]
+    return [[k in chosen for k in range(size)] for chosen in combinations(range(size), hits)]
+
+
+def query_scores(
+    scores: Sequence[float], relevant: Sequence[bool], ks: Sequence[int], ties: str = "expected"
+) -> dict[str, float] | None:
+    """Expected metrics of one query; None without a relevant item. Groups are independent, so their means add up."""
+    total = sum(relevant)
+    if total == 0:
+        return None
+    names = [f"recall@{k}" for k in ks] + ["precision@1", "r_precision", "map@r", "map", "mrr"]
+    found = dict.fromkeys(names, 0.0)
+    before = hits_before = 0
+    for size, hits in ranked_groups(scores, relevant):
+        cases = orders(size, hits, ties)
+        for case in cases:
+            _add_case(found, case, before, hits_before, total, ks, 1 / len(cases))
+        before, hits_before = before + size, hits_before + hits
+    return found
+
+
+def _add_case(
+    found: dict[str, float], case: list[bool], before: int, hits: int, total: int, ks: Sequence[int], weight: float
+) -> None:
+    """Add what one group contributes when it stands in this order after `before` items, `hits` of them relevant."""
+    for place, is_hit in enumerate(case, start=before + 1):
+        if not is_hit:
+            continue
+        hits += 1
+        if hits == 1:
+            found["mrr"] += weight / place
+            found["precision@1"] += weight * (place == 1)
+            for k in ks:
+                found[f"recall@{k}"] += weight * (place <= k)
+        precision = hits / place
+        found["map"] += weight * precision / total
+        if place <= total:
+            found["r_precision"] += weight / total
+            found["map@r"] += weight * precision / total
+
+
+def all_query_scores(
+    embeddings: NDArray,
+    labels: Sequence[int],
+    ks: Sequence[int],
+    gallery: NDArray | None = None,
+    gallery_labels: Sequence[int] | None = None,
+    distance: str = "cosine",
+    ties: str = "expected",
+) -> list[dict[str, float] | None]:
+    """Metrics of every query, one by one; without a gallery the others are ranked and the query itself is left out."""
+    items = embeddings if gallery is None else gallery
+    classes = labels if gallery_labels is None else gallery_labels
+    result = []
+    for i, (query, label) in enumerate(zip(embeddings, labels, strict=True)):
+        others = [j for j in range(len(items)) if gallery is not None or j != i]
+        scores = [pair_score(query, items[j], distance) for j in others]
+        result.append(query_scores(scores, [classes[j] == label for j in others], ks, ties))
+    return result
+
+
+def mean_scores(per_query: Sequence[dict[str, float] | None]) -> dict[str, float]:
+    """Mean over the queries that have a relevant item."""
+    kept = [scores for scores in per_query if scores is not None]
+    return {name: math.fsum(scores[name] for scores in kept) / len(kept) for name in kept[0]}
