@@ -74,7 +74,9 @@ def in_process(module: str, case: dict[str, Any], threads: int) -> dict[str, Any
         return {"failed": f"> {TIME_LIMIT} s"}
     if done.returncode == 0:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    memory = any(word in done.stderr for word in ("MemoryError", "not enough memory", "can't allocate", "DefaultCPUAllocator"))
+    memory = any(
+        word in done.stderr for word in ("MemoryError", "not enough memory", "can't allocate", "DefaultCPUAllocator")
+    )
     if memory or done.returncode < 0:
         return {"failed": "out of memory"}
     raise RuntimeError(f"{case}: {done.stderr[-2000:]}")
@@ -97,4 +99,10 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [head, ["-" * w for w in widths], *rows]
     for line in lines:
-        print("| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))) + " |")
+        print(
+            "| "
+            + " | ".join(
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
+            + " |"
+        )

@@ -1,6 +1,6 @@
 """Every pair loss: our time and peak memory, pytorch-metric-learning's, both beside the bare X X^T with its backward.
 
-    python -m benchmarks.speed_losses [--sizes 256 1024 4096] [--only NAME ...] [--no-peer] [--no-compile]
+python -m benchmarks.speed_losses [--sizes 256 1024 4096] [--only NAME ...] [--no-peer] [--no-compile]
 """
 
 from __future__ import annotations

@@ -127,7 +127,9 @@ def test_killed_at_random_and_resumed(
     path.write_text(config.to_toml())
     dice, codes = random.Random(int(sort)), []
     for _ in range(2):
-        process = subprocess.Popen(command(tmp_path / "out", path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(tmp_path / "out", path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(dice.uniform(3.0, 9.0))
         process.send_signal(sort)
         codes.append(process.wait(60))

@@ -85,7 +85,16 @@ def test_data_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_dry_run_prints_the_plan_and_runs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["bench", "--data", "digits", "--set", "run.sampler.batch_size=8", "--out", str(tmp_path / "b"), "--dry-run"]
+    words = [
+        "bench",
+        "--data",
+        "digits",
+        "--set",
+        "run.sampler.batch_size=8",
+        "--out",
+        str(tmp_path / "b"),
+        "--dry-run",
+    ]
     assert main([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert len(plan["runs"]) == 6

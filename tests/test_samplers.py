@@ -86,7 +86,7 @@ def test_epochs_and_seeds_differ_and_repeat(kind: str) -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MPerClassSampler(labels_of([5] * 3), 8, 2, 0), "needs 4 classes; the data has 3"),
+        (lambda: MPerClassSampler(labels_of([5] * 3), 8, 2, 0), "needs 4 classes; there are 3"),
         (lambda: MPerClassSampler(labels_of([5] * 3), 7, 2, 0), "multiple of per_class; got 7 and 2"),
         (lambda: ShuffleSampler(labels_of([2, 2]), 5, 0), "at most the number of images, 4; got 5"),
         (lambda: ShuffleSampler(np.zeros(4), 2, 0), "vector of integers"),

@@ -27,7 +27,12 @@ def config_of(*overrides: str) -> RunConfig:
 
 def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]:
     result = {k: v for k, v in json.loads((folder / "result.json").read_text()).items() if k != "train_seconds"}
-    return result, load_file(folder / "model.safetensors"), load_file(folder / "test.safetensors"), RunFolder(folder).records()
+    return (
+        result,
+        load_file(folder / "model.safetensors"),
+        load_file(folder / "test.safetensors"),
+        RunFolder(folder).records(),
+    )
 
 
 def assert_same(a: Path, b: Path) -> None:
@@ -97,7 +102,11 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).locked(), pytest.raises(RunError, match="in use by another process"), RunFolder(tmp_path).locked(0.1):
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(RunError, match="in use by another process"),
+        RunFolder(tmp_path).locked(0.1),
+    ):
         pass
 
 
@@ -113,7 +122,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
         real(*args, **kwargs)
 
     monkeypatch.setattr(runs, "save_file", full)
-    with pytest.raises(RunError, match="No space left on device.*The last one is intact"):
+    with pytest.raises(RunError, match=r"No space left on device.*The last one is intact"):
         train(config, tmp_path / "full")
     assert len(list((tmp_path / "full").glob("checkpoint-*"))) == 1
     assert not list((tmp_path / "full").glob(".*part*"))
@@ -168,5 +177,7 @@ def test_every_method_and_seed_sees_the_same_split() -> None:
     parts = [training.split(dataset, config_of(f"seed={s}", f"method.name={m}")) for s in (0, 1) for m in METHODS]
     assert len({p.fingerprint for p in parts}) == 1
     fit, val, test = (set(dataset.labels[p.numpy()].tolist()) for p in parts[0][:3])
-    assert not (fit & val or fit & test or val & test)
+    assert not (fit & val)
+    assert not (fit & test)
+    assert not (val & test)
     assert len(fit | val | test) == 10

@@ -79,7 +79,7 @@ def check_bench(config: BenchConfig) -> Dataset:
     """The dataset of the bench; InputError if a method, a parameter or the data does not exist."""
     from nearfield.training import check
 
-    return [check(config.run.model_copy(update={"method": method})) for method in config.methods][0]
+    return next(check(config.run.model_copy(update={"method": method})) for method in config.methods)
 
 
 def pixel_baseline(dataset: Dataset) -> dict[str, float]:
@@ -102,7 +102,7 @@ def collect(store: Store, job: Job) -> None:
     queries = {name.removeprefix("score."): values for name, values in test.items() if name.startswith("score.")}
     facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
     where = os.path.relpath(job.folder, store.path.parent)
-    assert run.result is not None  # noqa: S101
+    assert run.result is not None
     store.add_run(run.result, where, job.config.model_dump(mode="json"), facts, run.records(), queries)
 
 
@@ -182,7 +182,8 @@ def _start(job: Job, messages: queue.Queue[tuple[Job, Any]]) -> subprocess.Popen
 
 def _listen(job: Job, child: subprocess.Popen[str], messages: queue.Queue[tuple[Job, Any]]) -> None:
     errors: list[str] = []
-    assert child.stdout is not None and child.stderr is not None  # noqa: S101
+    assert child.stdout is not None
+    assert child.stderr is not None
     drain = threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True)
     drain.start()
     with child.stdout, child.stderr:

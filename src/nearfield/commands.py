@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,14 @@ from nearfield.errors import InputError
 
 console = Console(highlight=False)
 notes = Console(stderr=True, highlight=False)
+SHORT = {
+    "recall@1": "R@1",
+    "recall@2": "R@2",
+    "recall@4": "R@4",
+    "recall@8": "R@8",
+    "r_precision": "RP",
+    "map@r": "MAP@R",
+}
 
 
 def bench(arguments: argparse.Namespace) -> None:
@@ -57,7 +64,8 @@ def bench(arguments: argparse.Namespace) -> None:
     if arguments.json:
         console.print_json(json.dumps({"leaderboard": [asdict(s) for s in standings], "report": str(report)}))
         return
-    console.print(leaderboard_table(standings, arguments.out, config))
+    wide = console if console.is_terminal else Console(highlight=False, width=140)
+    wide.print(leaderboard_table(standings, arguments.out, config))
     console.print(f"Report: {report}", soft_wrap=True)
 
 
@@ -79,9 +87,10 @@ def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -
     from nearfield.store import Store
 
     title = f"{config.run.data.name}, test classes, {len(config.seeds)} seeds: percent, mean ± 95 % interval"
-    table = Table("method", *COLUMNS, "train s", title=title, title_justify="left")
+    heads = [SHORT.get(c, c.upper()) for c in COLUMNS]
+    table = Table("method", *heads, "seconds", title=title, title_justify="left")
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     for standing in standings:
         cells = [_percent(standing.mean[c], standing.half_width[c]) for c in COLUMNS]
         table.add_row(standing.method, *cells, f"{standing.train_seconds:.0f}")
@@ -184,7 +193,7 @@ def weights(arguments: argparse.Namespace) -> None:
         if not issubclass(losses.method(name).build, PairLoss) or "dim" in losses.method(name).parameters:
             continue
         loss = losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
-        assert isinstance(loss, PairLoss)  # noqa: S101
+        assert isinstance(loss, PairLoss)
         if arguments.plot:
             return _plot(loss, name, arguments)
         claim = losses.method(name).similarities

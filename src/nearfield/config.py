@@ -126,7 +126,8 @@ def load_config(kind: type[C], path: Path | None = None, overrides: Iterable[str
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file; InputError if there is none or it does not parse."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return found
     except OSError as error:
         raise InputError(f"cannot read the config {path}: {error.strerror}. Check the path.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -135,7 +136,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """`values` with each override `a.b=value` applied; the value is read as TOML, or as text if it is not."""
-    merged = json.loads(json.dumps(values))
+    merged: dict[str, Any] = json.loads(json.dumps(values))
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():

@@ -24,7 +24,7 @@ class ConvNet(nn.Module):
             channels = out
         self.backbone = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(channels, dim)
-        self.to(memory_format=torch.channels_last)  # twice as fast on CPU  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on CPU
 
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings (B, D) of images (B, H, W), uint8 or scaled to [0, 1]."""

@@ -88,7 +88,7 @@ def exp_(x: Tensor) -> Tensor:
     The hardware takes a hundred times as long for results near the smallest number, and ten times for exp(-inf).
     """
     floor = -80.0 if x.dtype == torch.float32 else -690.0
-    return F.threshold_(x.clamp_(min=floor).exp_(), math.exp(floor + 1), 0.0)
+    return F.threshold(x.clamp_(min=floor).exp_(), math.exp(floor + 1), 0.0, inplace=True)
 
 
 def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
@@ -220,7 +220,7 @@ class Measure(NamedTuple):
     far: float
     forward: Callable[[Tensor, Tensor], Tensor]  # (u, a) -> x
     to_dot: Callable[[Tensor, Tensor, Tensor], Tensor]  # (dL/dx, x, a) -> dL/ds
-    to_norm: Callable[[Tensor, Tensor], Tensor]  # (dL/ds, x) -> 2 dL/da summed over a row, (B, 1)
+    to_norm: Callable[[Tensor, Tensor, Tensor], Tensor]  # (dL/ds, x, a is at its floor) -> 2 dL/da over a row, (B, 1)
 
 
 def over_distance(grad: Tensor, d: Tensor) -> Tensor:
@@ -534,9 +534,9 @@ def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places,
 
 
 @functools.cache
-def _compiled_answer(kind: type[PairLoss]) -> Callable[..., Answer]:
+def _compiled_answer(kind: str) -> Callable[..., Answer]:
     """`_answer` compiled for one class of losses; a copy of its code, as compiled variants are kept with the code."""
-    copy = types.FunctionType(_answer.__code__.replace(), _answer.__globals__, f"_answer_{kind.__name__}")
+    copy = types.FunctionType(_answer.__code__.replace(), _answer.__globals__, f"_answer_{kind}")
     return torch.compile(copy, dynamic=True)
 
 
@@ -546,7 +546,7 @@ def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[t
         looks = _sweep(loss, layout, q, r)
         parts = [loss.survey(_block(loss, q.shape[1], u, a, places, survey)) for _, u, a, places in looks]
         survey = loss.gather_survey(parts)
-    answer = _compiled_answer(type(loss)) if loss.compiled else _answer
+    answer = _compiled_answer(type(loss).__qualname__) if loss.compiled else _answer
     for at, u, row_sq, places in _sweep(loss, layout, q, r):
         yield at, answer(loss, q.shape[1], u, row_sq, places, survey)
 
@@ -610,7 +610,7 @@ class _Stream(torch.autograd.Function):
         inputs, grads = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
         if grad_value is None:
             return (None,) * (3 + half)
-        scaled = [None if g is None else _Scale.apply(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]
+        scaled = [None if g is None else _Scale.apply(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]  # type: ignore[no-untyped-call]
         return None, None, None, *scaled
 
 

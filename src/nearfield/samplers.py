@@ -75,7 +75,7 @@ class MPerClassSampler(BatchSampler):
         self.per_class, self.classes_per_batch = per_class, batch_size // per_class
         if self.classes_per_batch > len(self.members):
             raise InputError(
-                f"a batch of {batch_size} with {per_class} a class needs {self.classes_per_batch} classes; the data has "
+                f"a batch of {batch_size} with {per_class} a class needs {self.classes_per_batch} classes; there are "
                 f"{len(self.members)}. Lower batch_size or raise per_class."
             )
 

@@ -112,7 +112,7 @@ class Store:
             for row in rows:
                 row["config"], row["environment"] = json.loads(row["config"]), json.loads(row["environment"])
                 found = db.execute("SELECT metric, value FROM scores WHERE run = ? AND part = 'test'", (row["run"],))
-                row["test"] = {metric: value for metric, value in found}
+                row["test"] = dict(found)
             return rows
 
     def curve(self, run: str, metric: str) -> list[tuple[int, float]]:

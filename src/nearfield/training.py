@@ -47,8 +47,8 @@ class Parts(NamedTuple):
 def split(dataset: Dataset, config: RunConfig) -> Parts:
     """Class-disjoint parts; the same for every method and seed, as only `data.split_seed` decides."""
     fit, val = split_classes(dataset.train_classes, config.data.val_fraction, config.data.split_seed)
-    rows = [torch.from_numpy(dataset.indices_of(classes)) for classes in (fit, val, dataset.test_classes)]
-    return Parts(*rows, len(fit), len(val), split_fingerprint(fit, val, dataset.test_classes))
+    a, b, c = (torch.from_numpy(dataset.indices_of(classes)) for classes in (fit, val, dataset.test_classes))
+    return Parts(a, b, c, len(fit), len(val), split_fingerprint(fit, val, dataset.test_classes))
 
 
 def check(config: RunConfig) -> Dataset:
@@ -97,8 +97,8 @@ def _train(
     run.forget_after(step)
 
     def save() -> None:
-        state = {"step": step, "best_score": best_score, "best_step": best_step, "seconds": seconds}
-        state |= {"optimizer": optimizer.state_dict(), "sampler": sampler.state_dict()}
+        state: dict[str, Any] = {"optimizer": optimizer.state_dict(), "sampler": sampler.state_dict()}
+        state |= {"step": step, "best_score": best_score, "best_step": best_step, "seconds": seconds}
         run.save(step, _weights({"model": model, "loss": loss}), best, state)
 
     latest: dict[str, float] = {}

@@ -19,7 +19,7 @@ from nearfield.pairs import PairLoss, pair_weights
 
 # where measurement and Table 1 of the Multi-Similarity paper differ, and why
 DISAGREEMENTS = {
-    "npairs": "the softmax of N-pairs runs over the positive too, so a nearer positive takes weight from the negatives (P)",
+    "npairs": "the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
 }
 # how the methods of the table are set for it: normalisers that count active triplets would couple everything
 TABLE_PARAMS: dict[str, dict[str, Any]] = {"triplet": {"distance": "cosine", "reduction": "all"}}

@@ -300,7 +300,7 @@ class Histogram(PairLoss):
         return table.expand(len(s), -1).gather(1, place).mul_(is_real(s))
 
     def _counts(self, s: Tensor, real: Tensor, others: int) -> Tensor:
-        """Soft counts at each node, (R,): an entry is shared by the two nodes around it; not `real` ones are taken off."""
+        """Soft counts at each node, (R,): an entry is shared by two nodes; those not `real` are taken off."""
         place = self._place(s).flatten()
         left = place.long().clamp_(max=self.nodes - 2)
         right_share = place - left
