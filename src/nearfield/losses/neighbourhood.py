@@ -47,8 +47,7 @@ class Lifted(PairLoss):
         self.margin = margin
 
     def survey(self, block: Block) -> torch.Tensor:
-        value, _ = log_sum_exp(self.margin - block.neg)
-        return value.masked_fill(block.num_neg == 0, -torch.inf)  # log r, (B,)
+        return torch.logsumexp(-block.neg, 1) + self.margin  # log r, (B,)
 
     def weigh(self, block: Block) -> Weighted:
         log_r = block.survey[block.order]  # (B,)

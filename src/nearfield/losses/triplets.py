@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from nearfield.errors import require_one_of
 from nearfield.mining import uniforms
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, is_real, log_mask
 from nearfield.registry import Real, register
 
 FEW = 8  # up to so many positives a loop over them beats bisection
@@ -159,12 +159,13 @@ def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | N
 def _nearest_beyond(d_pos: Tensor, d_neg: Tensor, num_neg: Tensor) -> Tensor:
     """For each positive the column of the nearest negative that is farther, or of the farthest negative, (B, P)."""
     if d_pos.shape[1] <= FEW:
-        farthest = d_neg.masked_fill(d_neg == math.inf, -math.inf).argmax(1)
-        columns = []
+        columns, beyond = torch.zeros_like(d_pos, dtype=torch.long), torch.empty_like(d_neg)
         for p in range(d_pos.shape[1]):
-            value, column = d_neg.masked_fill(d_neg <= d_pos[:, p : p + 1], math.inf).min(1)
-            columns.append(torch.where(value < math.inf, column, farthest))
-        return torch.stack(columns, 1) if columns else torch.zeros_like(d_pos, dtype=torch.long)
+            torch.gt(d_neg, d_pos[:, p : p + 1], out=beyond)
+            value, columns[:, p] = (d_neg - log_mask(beyond)).min(1)
+            (alone,) = (value == math.inf).nonzero(as_tuple=True)  # rows with nobody beyond this positive
+            columns[alone, p] = (d_neg[alone] + log_mask(is_real(d_neg[alone]))).nan_to_num(nan=-math.inf).argmax(1)
+        return columns
     ordered, column = d_neg.sort(dim=1, stable=True)
     place = torch.searchsorted(ordered, d_pos.contiguous(), right=True)
     last = (num_neg.long() - 1).clamp(min=0)[:, None]
