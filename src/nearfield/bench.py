@@ -79,7 +79,9 @@ def check_bench(config: BenchConfig) -> Dataset:
     """The dataset of the bench; InputError if a method, a parameter or the data does not exist."""
     from nearfield.training import check
 
-    return next(check(config.run.model_copy(update={"method": method})) for method in config.methods)
+    for method in config.methods:
+        dataset = check(config.run.model_copy(update={"method": method}))
+    return dataset
 
 
 def pixel_baseline(dataset: Dataset) -> dict[str, float]:

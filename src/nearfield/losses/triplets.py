@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from nearfield.errors import require_one_of
 from nearfield.mining import uniforms
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, is_real, log_mask
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_mask
 from nearfield.registry import Real, register
 
 FEW = 8  # up to so many positives a loop over them beats bisection
@@ -164,7 +164,7 @@ def _nearest_beyond(d_pos: Tensor, d_neg: Tensor, num_neg: Tensor) -> Tensor:
             torch.gt(d_neg, d_pos[:, p : p + 1], out=beyond)
             value, columns[:, p] = (d_neg - log_mask(beyond)).min(1)
             (alone,) = (value == math.inf).nonzero(as_tuple=True)  # rows with nobody beyond this positive
-            columns[alone, p] = (d_neg[alone] + log_mask(is_real(d_neg[alone]))).nan_to_num(nan=-math.inf).argmax(1)
+            columns[alone, p] = d_neg[alone].masked_fill(d_neg[alone] == math.inf, -math.inf).argmax(1)
         return columns
     ordered, column = d_neg.sort(dim=1, stable=True)
     place = torch.searchsorted(ordered, d_pos.contiguous(), right=True)
