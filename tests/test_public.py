@@ -14,9 +14,25 @@ ROOT = Path(__file__).parents[1]
 
 def test_exported_names_are_exactly_these() -> None:
     assert sorted(nf.__all__) == sorted(
-        ["data", "losses", "metrics", "mining", "models", "pairs", "samplers"]
-        + ["BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "RunConfig", "RunError"]
-        + ["pair_weights", "retrieval_metrics", "train", "__version__"]
+        [
+            "data",
+            "losses",
+            "metrics",
+            "mining",
+            "models",
+            "pairs",
+            "samplers",
+            "BenchConfig",
+            "CrossBatchMemory",
+            "InputError",
+            "NearfieldError",
+            "RunConfig",
+            "RunError",
+            "pair_weights",
+            "retrieval_metrics",
+            "train",
+            "__version__",
+        ]
     )
     for name in nf.__all__:
         assert getattr(nf, name) is not None
