@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-TIE = 1e-12  # scores closer than this, relative to the largest, are equal
+TIE = 1e-14  # scores closer than this, relative to the largest, are equal
 
 
 def pair_score(query: NDArray, item: NDArray, distance: str) -> float:
@@ -20,6 +20,17 @@ def pair_score(query: NDArray, item: NDArray, distance: str) -> float:
         return -math.fsum((float(a) - float(b)) ** 2 for a, b in zip(query, item, strict=True))
     norms = math.hypot(*map(float, query)) * math.hypot(*map(float, item))
     return math.fsum(float(a) * float(b) for a, b in zip(query, item, strict=True)) / norms if norms else 0.0
+
+
+def score_matrix(queries: NDArray, items: NDArray, distance: str) -> NDArray:
+    """`pair_score` of all pairs in float64, for sets too large for sums without rounding."""
+    queries, items = queries.astype(np.float64), items.astype(np.float64)
+    if distance == "hamming":
+        return -((queries > 0)[:, None] != (items > 0)[None]).sum(-1).astype(np.float64)
+    if distance == "euclidean":
+        return -np.square(queries[:, None] - items[None]).sum(-1)
+    units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, items)]
+    return units[0] @ units[1].T
 
 
 def ranked_groups(scores: Sequence[float], relevant: Sequence[bool]) -> list[tuple[int, int]]:
@@ -43,16 +54,19 @@ def query_scores(
     scores: Sequence[float], relevant: Sequence[bool], ks: Sequence[int], ties: str = "expected"
 ) -> dict[str, float] | None:
     """Expected metrics of one query; None without a relevant item. Groups are independent, so their means add up."""
-    total = sum(relevant)
+    total = int(sum(relevant))
     if total == 0:
         return None
     names = [f"recall@{k}" for k in ks] + ["precision@1", "r_precision", "map@r", "map", "mrr"]
     found = dict.fromkeys(names, 0.0)
     before = hits_before = 0
     for size, hits in ranked_groups(scores, relevant):
-        cases = orders(size, hits, ties)
-        for case in cases:
-            _add_case(found, case, before, hits_before, total, ks, 1 / len(cases))
+        if ties == "expected" and math.comb(size, hits) > 500:
+            _add_expectation(found, size, hits, before, hits_before, total, ks)
+        else:
+            cases = orders(size, hits, ties)
+            for case in cases:
+                _add_case(found, case, before, hits_before, total, ks, 1 / len(cases))
         before, hits_before = before + size, hits_before + hits
     return found
 
@@ -65,16 +79,34 @@ def _add_case(
         if not is_hit:
             continue
         hits += 1
-        if hits == 1:
-            found["mrr"] += weight / place
-            found["precision@1"] += weight * (place == 1)
-            for k in ks:
-                found[f"recall@{k}"] += weight * (place <= k)
-        precision = hits / place
-        found["map"] += weight * precision / total
-        if place <= total:
-            found["r_precision"] += weight / total
-            found["map@r"] += weight * precision / total
+        _add_hit(found, place, hits / place, weight, weight * (hits == 1), total, ks)
+
+
+def _add_expectation(
+    found: dict[str, float], size: int, group_hits: int, before: int, hits: int, total: int, ks: Sequence[int]
+) -> None:
+    """The same for a group too large to write out, place by place: a hit there, hits expected before it, none before it."""
+    nothing_yet = 1.0 if hits == 0 else 0.0
+    for k in range(size):
+        chance = group_hits / size
+        earlier = hits + k * (group_hits - 1) / (size - 1) if size > 1 else hits
+        first = nothing_yet * group_hits / (size - k)
+        _add_hit(found, before + k + 1, (earlier + 1) / (before + k + 1), chance, first, total, ks)
+        nothing_yet *= max(size - k - group_hits, 0) / (size - k)
+
+
+def _add_hit(
+    found: dict[str, float], place: int, precision: float, chance: float, first: float, total: int, ks: Sequence[int]
+) -> None:
+    """Add a relevant item at `place` that is there with probability `chance`, and is the first one with `first`."""
+    found["mrr"] += first / place
+    found["precision@1"] += first * (place == 1)
+    for k in ks:
+        found[f"recall@{k}"] += first * (place <= k)
+    found["map"] += chance * precision / total
+    if place <= total:
+        found["r_precision"] += chance / total
+        found["map@r"] += chance * precision / total
 
 
 def all_query_scores(

@@ -298,42 +298,14 @@ def arrange(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
 ) -> Scene:
     """Check the input, prepare the vectors as the loss asks, and sort everything by label."""
-    check_vectors("embeddings", queries, loss.check_finite)
-    labels = check_labels("labels", labels, queries)
-    held = loss.held_references()
-    if held is not None:
-        if references is not None:
-            raise InputError(f"{type(loss).__name__} compares with the references it holds; call it without others.")
-        references, reference_labels = held
-        if int(labels.min()) < 0 or int(labels.max()) >= len(references):
-            bad = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
-            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(references) - 1}; got {bad}.")
-    if references is None and reference_labels is not None:
-        raise InputError("reference_labels were given without references; give both or neither.")
-    pairing = None
-    if references is None:
-        if len(queries) < 2:
-            raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
-        pairing = loss.pairing(labels)
-    elif loss.own_batch:
-        raise InputError(f"{type(loss).__name__} compares a batch with itself; call it without references.")
-    else:
-        check_vectors("references", references, loss.check_finite)
-        if references.shape[1] != queries.shape[1]:
-            raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
-        if reference_labels is None:
-            raise InputError("references were given without reference_labels; give one label for each reference.")
-        reference_labels = check_labels("reference_labels", reference_labels, references)
-    if loss.measure == "snr" and queries.shape[1] < 2:
-        raise InputError(
-            "embeddings must have at least 2 dims for the signal-to-noise distance, a ratio of variances; got 1."
-        )
+    labels, references, reference_labels = _check(loss, queries, labels, references, reference_labels)
     raw_queries, raw_references = queries, queries if references is None else references
     queries = _prepare(loss, queries)
-    references = None if references is None else _prepare(loss, references)
-    if references is not None and references.dtype != queries.dtype:
+    if references is not None:
+        references = _prepare(loss, references)
         wide = torch.promote_types(queries.dtype, references.dtype)
         queries, references = queries.to(wide), references.to(wide)
+    pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         rows, columns = pairing
         raw_queries, raw_references = raw_queries[rows], raw_references[columns]
@@ -342,13 +314,47 @@ def arrange(
     layout = _layout(labels, reference_labels)
     queries = queries[layout.rows]
     references = None if references is None else references[layout.columns]
-    if MEASURES[loss.measure].squared and loss.measure != "snr":  # distances do not move with the origin; rounding does
+    if loss.measure in ("euclidean", "sqeuclidean"):  # distances do not move with the origin, but their rounding does
         origin = (queries if references is None else references).detach().mean(0)
         queries = queries - origin
         references = None if references is None else references - origin
-    raw_queries = raw_queries[layout.rows[_usable(loss, layout.num_pos, layout.num_neg)]]
-    loss.last = _census(loss, layout)
-    return Scene(layout, queries, references, (raw_queries, raw_references), pairing)
+    usable = _usable(loss, layout.num_pos, layout.num_neg)
+    loss.last = {"anchors": len(usable), "unusable_anchors": len(usable) - int(usable.sum())}
+    return Scene(layout, queries, references, (raw_queries[layout.rows[usable]], raw_references), pairing)
+
+
+def _check(
+    loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Labels, references and their labels, fit to be compared; InputError says what is not."""
+    name = type(loss).__name__
+    check_vectors("embeddings", queries, loss.check_finite)
+    labels = check_labels("labels", labels, queries)
+    if loss.measure == "snr" and queries.shape[1] < 2:
+        raise InputError(f"embeddings must have at least 2 dims: {name} compares variances over them; got 1.")
+    held = loss.held_references()
+    if held is not None:
+        if references is not None:
+            raise InputError(f"{name} compares with the references it holds; call it without others.")
+        references, reference_labels = held
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(references):
+            bad = low if low < 0 else high
+            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(references) - 1}; got {bad}.")
+    if references is None:
+        if reference_labels is not None:
+            raise InputError("reference_labels were given without references; give both or neither.")
+        if len(queries) < 2:
+            raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
+        return labels, None, None
+    if loss.own_batch:
+        raise InputError(f"{name} compares a batch with itself; call it without references.")
+    if reference_labels is None:
+        raise InputError("references were given without reference_labels; give one label for each reference.")
+    check_vectors("references", references, loss.check_finite)
+    if references.shape[1] != queries.shape[1]:
+        raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
+    return labels, references, check_labels("reference_labels", reference_labels, references)
 
 
 def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
@@ -404,11 +410,6 @@ def _usable(loss: PairLoss, num_pos: Tensor, num_neg: Tensor) -> Tensor:
     if loss.needs == "nothing":
         return torch.ones_like(num_pos, dtype=torch.bool)
     return (num_pos > 0) & (num_neg > 0) if loss.needs == "both" else num_pos > 0
-
-
-def _census(loss: PairLoss, layout: Layout) -> dict[str, int]:
-    usable = int(_usable(loss, layout.num_pos, layout.num_neg).sum())
-    return {"anchors": len(layout.rows), "unusable_anchors": len(layout.rows) - usable}
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch import Tensor
 
 Ties = Literal["expected", "optimistic", "pessimistic"]
 TIES: tuple[str, ...] = get_args(Ties)
+STEPS = 1024  # places of a tie group summed at once
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,15 @@ def _expected_reciprocal(above: Tensor, t: Tensor, r: Tensor) -> Tensor:
 
     Summed by parts: 1/(a+1) - sum over j >= 1 of P(J > j) / ((a+j)(a+j+1)); a single match has a closed form.
     """
-    survive = torch.ones_like(t)  # P(J > j)
     score = 1 / (above + 1)
-    for j in range(1, int((t - r).max()) + 1):
-        survive = survive * ((t - r - j + 1).clamp(min=0) / (t - j + 1).clamp(min=1))
-        term = survive / ((above + j) * (above + j + 1))
-        score = score - term
-        if bool((term <= 1e-18).all()):
+    survive = torch.ones_like(t)  # P(J > j), up to the last j looked at
+    for start in range(1, int((t - r).max()) + 1, STEPS):
+        j = torch.arange(start, start + STEPS, dtype=t.dtype, device=t.device)  # (steps,)
+        still = (t - r + 1)[:, None] - j
+        chances = survive[:, None] * (still.clamp(min=0) / (still + r[:, None]).clamp(min=1)).cumprod(1)
+        score = score - (chances / ((above[:, None] + j) * (above[:, None] + j + 1))).sum(1)
+        survive = chances[:, -1]
+        if not bool((survive > 1e-15).any()):
             break
     return torch.where(r == 1, _harmonic_step(above, t) / t, score)
 
