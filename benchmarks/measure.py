@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_LIMIT = 12 << 30  # bytes of address space a case may take before it counts as out of memory
-TIME_LIMIT = 90  # seconds a case may take in all
+TIME_LIMIT = 40  # seconds a case may take in all
 
 
 def measure(call: Callable[[], Any], bare: Callable[[], Any] | None, rounds: int = 5) -> dict[str, float]:
     """Peak extra memory of the first call, then the median time of `call` and of `bare`, taken in turns."""
-    megabytes = peak_megabytes(call)
     times: list[float] = []
     bare_times: list[float] = []
-    deadline = time.monotonic() + TIME_LIMIT / 3
+    deadline = time.monotonic() + TIME_LIMIT / 4
+    megabytes = peak_megabytes(call)
     for done in range(rounds):
         if bare is not None:
             bare_times.append(seconds(bare))

@@ -85,7 +85,7 @@ def _add_case(
 def _add_expectation(
     found: dict[str, float], size: int, group_hits: int, before: int, hits: int, total: int, ks: Sequence[int]
 ) -> None:
-    """The same for a group too large to write out, place by place: a hit there, hits expected before it, none before it."""
+    """The same for a group too large to write out, place by place."""
     nothing_yet = 1.0 if hits == 0 else 0.0
     for k in range(size):
         chance = group_hits / size

@@ -88,11 +88,11 @@ def read_table(path: Path) -> Table:
         raise InputError(f"{path} is not a file; check the path.")
     with _readable(path):
         table = READERS[path.suffix](path)
-    if table.ids is not None and len(np.unique(table.ids)) < len(table.ids):
+    if table.ids is not None:
         names, counts = np.unique(table.ids, return_counts=True)
-        raise InputError(
-            f"{path} must hold each id once; found {names[counts > 1][0]!r} {counts.max()} times. Drop the copies."
-        )
+        if counts.max() > 1:
+            first, times = names[counts.argmax()].item(), counts.max()
+            raise InputError(f"{path} must hold each id once; found {first!r} {times} times. Drop the copies.")
     return table
 
 

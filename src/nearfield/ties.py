@@ -58,7 +58,7 @@ def reciprocal_rank(places: Places) -> Tensor:
     open_ = t > r
     if bool(open_.any()):
         groups, where = torch.unique(torch.stack([above, t, r], dim=1)[open_], dim=0, return_inverse=True)
-        score[open_] = _expected_reciprocal(groups[:, 0], groups[:, 1], groups[:, 2])[where]
+        score[open_] = torch.cat([_expected_reciprocal(*part.T) for part in groups.split(STEPS)])[where]
     return score
 
 

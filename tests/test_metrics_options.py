@@ -1,0 +1,250 @@
+"""Bad input, protocols, and the metrics that look at whole sets: clustering, verification, diagnostics."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import reference_metrics as reference
+import torch
+from sklearn.metrics import normalized_mutual_info_score, roc_auc_score
+
+from nearfield.clustering import kmeans, pairwise_f1
+from nearfield.errors import InputError
+from nearfield.metrics import KMeans, nearest_neighbours, retrieval_metrics
+from nearfield.vectors import vector_sets
+
+POINTS = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)
+LABELS = np.arange(12) % 4
+
+
+def with_value(value: float) -> np.ndarray:
+    points = POINTS.copy()
+    points[7, 2] = value
+    return points
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embeddings": with_value(np.nan)}, "embeddings must be finite; 1 of 12 rows hold NaN or infinity, first 7."),
+        ({"embeddings": with_value(np.inf)}, "embeddings must be finite"),
+        ({"embeddings": POINTS[0]}, "embeddings must be a matrix"),
+        ({"embeddings": POINTS[:0], "labels": LABELS[:0]}, "found shape (0, 4)"),
+        ({"embeddings": [["a", "b"]] * 12}, "embeddings must be numbers"),
+        ({"embeddings": POINTS + 1j}, "embeddings must be numbers"),
+        ({"embeddings": torch.tensor(POINTS + 1j)}, "embeddings must be real numbers"),
+        ({"embeddings": (POINTS > 0).astype(np.uint8)}, 'which only distance="hamming" ranks'),
+        ({"labels": LABELS[:9]}, "found 12 rows and 9 labels"),
+        ({"labels": LABELS / 2}, "labels must be integers or strings; found float64"),
+        ({"labels": LABELS[:, None]}, "labels must be one value per item; found shape (12, 1)"),
+        ({"labels": np.arange(12)}, "labels must give at least one query a relevant item"),
+        ({"gallery": POINTS}, "gallery and gallery_labels must be given together"),
+        ({"gallery": POINTS[:0], "gallery_labels": LABELS[:0]}, "gallery must be a matrix of at least one item"),
+        (
+            {"gallery": POINTS[:, :3], "gallery_labels": LABELS},
+            "gallery must have the 4 dimensions of the queries; found 3",
+        ),
+        ({"gallery": POINTS, "gallery_labels": LABELS[:5]}, "found 12 rows and 5 labels"),
+        ({"gallery": POINTS, "gallery_labels": LABELS.astype(str)}, "labels and gallery_labels must be of one kind"),
+        ({"gallery": POINTS, "gallery_labels": LABELS + 9}, "no query label is in the gallery"),
+        ({"gallery": {"a": POINTS}, "gallery_labels": {"b": LABELS}}, "same names as gallery"),
+        ({"metrics": ("recal",)}, "did you mean 'recall'?"),
+        ({"metrics": ()}, "metrics must name at least one"),
+        ({"ks": (0, 1)}, "ks must be whole numbers from 1; found (0, 1)"),
+        ({"ks": ()}, "ks must be whole numbers from 1"),
+        ({"distance": "cosinus"}, "did you mean 'cosine'?"),
+        ({"ties": "random"}, "ties must be one of expected, optimistic, pessimistic"),
+        ({"denominator": "some"}, "denominator must be one of matched, all"),
+        ({"protocol": "gallery"}, "did you mean 'gallery1'?"),
+        ({"protocol": "gallery1", "gallery": POINTS, "gallery_labels": LABELS}, "draws its own gallery"),
+        ({"protocol": "gallery1", "labels": np.arange(12)}, "labels must hold a class of two items for gallery1"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"max_memory_mb": 0}, "max_memory_mb must be above 0"),
+        ({"fmr": (1.5,)}, "fmr must be rates"),
+        ({"distributed": True}, "call init_process_group first"),
+        ({"categories": LABELS[:3]}, "groups must hold one value for each of the 12 queries; found 3"),
+        ({"labels": np.zeros(12, int), "metrics": ("roc_auc",)}, "one kind is missing"),
+    ],
+)
+def test_bad_input_is_refused_in_plain_words(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        retrieval_metrics(**{"embeddings": POINTS, "labels": LABELS, "metrics": ("recall",), **arguments})
+
+
+def test_bad_neighbour_counts_are_refused() -> None:
+    with pytest.raises(InputError, match="k must lie between 1 and the 11 items"):
+        nearest_neighbours(POINTS, k=12)
+
+
+def test_large_and_odd_labels_stay_distinct() -> None:
+    points = np.repeat(np.eye(4), 2, axis=0)
+    for labels in (
+        np.array([2**24, 2**24 + 1] * 4),
+        np.array([2**63, 2**63 + 1] * 4, dtype=np.uint64),
+        torch.tensor([-(2**40), -(2**40) + 1] * 4),
+        ["a", "b"] * 4,
+        np.array([True, False] * 4),
+    ):
+        assert retrieval_metrics(points, labels, (1,), metrics=("recall",))["recall@1"] == 0
+
+
+def test_read_only_and_reversed_arrays_are_accepted() -> None:
+    known = retrieval_metrics(POINTS, LABELS, metrics=("map",))
+    frozen = POINTS.copy()
+    frozen.flags.writeable = False
+    assert retrieval_metrics(frozen, LABELS, metrics=("map",)) == known
+    assert retrieval_metrics(POINTS[::-1], LABELS[::-1], metrics=("map",)) == pytest.approx(known)
+    assert retrieval_metrics(POINTS.tolist(), LABELS.tolist(), metrics=("map",)) == known
+    assert retrieval_metrics(np.asfortranarray(POINTS), LABELS, metrics=("map",)) == known
+
+
+def test_a_zero_vector_has_cosine_zero_with_everything() -> None:
+    points = np.array([[1, 0], [0, 0], [-1, 0.0], [0, 1]])
+    _, per_query = retrieval_metrics(points, [0, 0, 1, 1], (1,), metrics=("recall",), per_query=True)
+    assert per_query.scores["recall@1"].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 2, 1 / 3])
+
+
+def test_queries_without_a_match_are_counted_and_may_count() -> None:
+    points = np.array([[0.0], [1.0], [5.0]])
+    labels = [0, 0, 1]
+    names = ("recall", "counts")
+    found, per_query = retrieval_metrics(points, labels, (1,), metrics=names, distance="euclidean", per_query=True)
+    assert found == {"recall@1": 1, "precision@1": 1, "queries": 3, "queries_without_match": 1}
+    assert per_query.relevant.tolist() == [1, 1, 0]
+    assert per_query.scores["recall@1"].tolist()[:2] == [1, 1]
+    assert math.isnan(per_query.scores["recall@1"][2])
+    every = retrieval_metrics(points, labels, (1,), metrics=names, distance="euclidean", denominator="all")
+    assert every["recall@1"] == pytest.approx(2 / 3)
+    alone = retrieval_metrics(points, [0, 1, 2], (1,), metrics=("recall", "map"), denominator="all")
+    assert alone == {"recall@1": 0, "precision@1": 0, "map": 0}
+
+
+def test_gallery1_draws_one_item_per_class() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(15), 6)
+    points = rng.standard_normal((15, 8))[labels] + 0.8 * rng.standard_normal((90, 8))
+    options: dict[str, Any] = {"protocol": "gallery1", "repeats": 60}
+    found, per_query = retrieval_metrics(points, labels, (1, 5), metrics=("recall",), per_query=True, **options)
+    units = points / np.linalg.norm(points, axis=1, keepdims=True)
+    hits = []
+    for _ in range(200):
+        shown = np.array([rng.choice(np.flatnonzero(labels == c)) for c in range(15)])
+        probes = np.setdiff1d(np.arange(90), shown)
+        ranks = np.argsort(-units[probes] @ units[shown].T, axis=1)
+        hits.append((labels[shown][ranks[:, 0]] == labels[probes]).mean())
+    assert found["recall@1"] == pytest.approx(np.mean(hits), abs=0.02)
+    assert found["recall@1"] < retrieval_metrics(points, labels, (1,), metrics=("recall",), protocol="loo")["recall@1"]
+    assert found == retrieval_metrics(points, labels, (1, 5), metrics=("recall",), **options)
+    assert found != retrieval_metrics(points, labels, (1, 5), metrics=("recall",), seed=1, **options)
+    assert bool((per_query.relevant == 1).all())
+
+
+def test_several_galleries_are_scored_apart_and_together() -> None:
+    galleries = {"near": POINTS[:8], "far": POINTS[4:]}
+    names = {"near": LABELS[:8], "far": LABELS[4:]}
+    found, per_query = retrieval_metrics(POINTS, LABELS, (1,), galleries, names, ("map", "nmi"), per_query=True)
+    for name in galleries:
+        alone = retrieval_metrics(POINTS, LABELS, (1,), galleries[name], names[name], ("map",))
+        assert found[f"{name}/map"] == alone["map"]
+    assert found["map"] == pytest.approx((found["near/map"] + found["far/map"]) / 2)
+    assert set(found) == {"map", "near/map", "far/map", "nmi"}
+    assert set(per_query.scores) == {"map", "near/map", "far/map"}
+
+
+def test_categories_and_classes_have_means_of_their_own() -> None:
+    categories = np.where(LABELS < 2, "birds", "cars")
+    found, per_query = retrieval_metrics(POINTS, LABELS, (1,), metrics=("map",), categories=categories, per_query=True)
+    score = per_query.scores["map"].double().numpy()
+    assert found["map/birds"] == pytest.approx(score[LABELS < 2].mean())
+    assert found["map/cars"] == pytest.approx(score[LABELS >= 2].mean())
+    by_class = per_query.by(LABELS)
+    assert list(by_class) == [0, 1, 2, 3]
+    assert by_class[3]["map"] == pytest.approx(score[LABELS == 3].mean())
+
+
+def blobs(classes: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.repeat(np.arange(classes), size)
+    noise = np.random.default_rng(2).standard_normal((len(labels), classes))
+    return np.eye(classes)[labels] + 0.01 * noise, labels
+
+
+def test_clustering_recovers_separate_classes() -> None:
+    points, labels = blobs(6, 20)
+    settings = KMeans(restarts=5, iterations=50)
+    found = retrieval_metrics(points, labels, metrics=("nmi", "ami", "f1"), kmeans=settings)
+    assert found == {"nmi": pytest.approx(1), "ami": pytest.approx(1), "f1": pytest.approx(1)}
+
+
+def test_clustering_is_seeded_and_averaged_as_asked() -> None:
+    points = np.random.default_rng(3).standard_normal((200, 5))
+    labels = np.arange(200) % 10
+    values = {
+        (seed, average): retrieval_metrics(points, labels, metrics=("nmi",), kmeans=KMeans(seed, average=average))[
+            "nmi"
+        ]
+        for seed in (0, 1)
+        for average in ("arithmetic", "geometric")
+    }
+    assert len(set(values.values())) == 4
+    ready, _ = vector_sets(torch.tensor(points), None, "cosine")
+    clusters = kmeans(ready, 10, KMeans(1))
+    assert values[1, "geometric"] == normalized_mutual_info_score(labels, clusters, average_method="geometric")
+    with pytest.raises(InputError, match="average must be one of arithmetic, geometric"):
+        KMeans(average="mean")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="restarts and iterations must be at least 1"):
+        KMeans(restarts=0)
+
+
+def test_pairwise_f1_counts_pairs() -> None:
+    rng = np.random.default_rng(4)
+    truth, found = rng.integers(0, 4, 30), rng.integers(0, 5, 30)
+    pairs = [(truth[i] == truth[j], found[i] == found[j]) for i, j in combinations(range(30), 2)]
+    hits = sum(a and b for a, b in pairs)
+    assert pairwise_f1(truth, found) == pytest.approx(2 * hits / (sum(a for a, _ in pairs) + sum(b for _, b in pairs)))
+    assert pairwise_f1(np.arange(5), np.arange(5)) == 1
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("own_gallery", [False, True])
+def test_verification_equals_scikit_learn(distance: Any, own_gallery: bool) -> None:
+    rng = np.random.default_rng(5)
+    points, labels = rng.standard_normal((70, 6)), rng.integers(0, 5, 70)
+    gallery, names = (rng.standard_normal((40, 6)), rng.integers(0, 5, 40)) if own_gallery else (points, labels)
+    scores = reference.score_matrix(points, gallery, distance)
+    keep = np.ones_like(scores, bool) if own_gallery else np.triu(np.ones_like(scores, bool), 1)
+    same, scores = (labels[:, None] == names)[keep], scores[keep]
+    options: dict[str, Any] = {"metrics": ("roc_auc", "fnmr"), "fmr": (0.05, 0.2), "distance": distance}
+    others = {"gallery": gallery, "gallery_labels": names} if own_gallery else {}
+    found = retrieval_metrics(points, labels, **others, **options)
+    assert found["roc_auc"] == pytest.approx(roc_auc_score(same, scores), abs=1e-5)
+    for rate in (0.05, 0.2):
+        reached = [cut for cut in [*np.unique(scores), np.inf] if (scores[~same] >= cut).mean() <= rate]
+        assert found[f"fnmr@fmr={rate:g}"] == pytest.approx((scores[same] < min(reached)).mean())
+
+
+def test_diagnostics() -> None:
+    units = POINTS.astype(np.float64) / np.linalg.norm(POINTS, axis=1, keepdims=True)
+    found = retrieval_metrics(POINTS, LABELS, metrics=("distance_ratio", "effective_rank", "uniformity"))
+    distances = np.linalg.norm(units[:, None] - units[None], axis=-1)
+    inside = distances[(LABELS[:, None] == LABELS) & ~np.eye(12, dtype=bool)].mean()
+    centres = np.stack([units[c == LABELS].mean(0) for c in range(4)])
+    between = np.linalg.norm(centres[:, None] - centres[None], axis=-1)[~np.eye(4, dtype=bool)].mean()
+    assert found["distance_ratio"] == pytest.approx(inside / between)
+    share = np.linalg.svd(units, compute_uv=False)
+    share /= share.sum()
+    assert found["effective_rank"] == pytest.approx(np.exp(-(share * np.log(share)).sum()))
+    pairs = np.exp(-2 * distances**2)[~np.eye(12, dtype=bool)]
+    assert found["uniformity"] == pytest.approx(np.log(pairs.mean()), abs=1e-5)
+    flat = retrieval_metrics(np.ones((6, 3)), [0, 0, 0, 1, 1, 1], metrics=("effective_rank", "uniformity"))
+    assert flat == {"effective_rank": pytest.approx(1, abs=1e-5), "uniformity": pytest.approx(0, abs=1e-6)}
+    cube = retrieval_metrics(np.eye(4), [0, 0, 1, 1], metrics=("effective_rank",))
+    assert cube["effective_rank"] == pytest.approx(4)
+
+
+def test_metrics_without_retrieval_need_no_matches() -> None:
+    assert retrieval_metrics(np.eye(3), [0, 1, 2], metrics=("effective_rank",)) == {"effective_rank": pytest.approx(3)}
