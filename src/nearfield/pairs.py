@@ -458,7 +458,8 @@ def _places(layout: Layout, at: slice) -> Places:
 def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
     """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), `Places`."""
     squared = MEASURES[loss.measure].squared
-    step = loss.block_rows or max(MIN_BLOCK_ROWS, BLOCK_ENTRIES // len(r))
+    blocks = max(1, round(len(q) * len(r) / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
+    step = loss.block_rows or max(MIN_BLOCK_ROWS, math.ceil(len(q) / blocks))
     column_sq = r.square().sum(1)  # (N + 1,)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
