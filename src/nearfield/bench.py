@@ -59,7 +59,7 @@ def plan(config: BenchConfig, folder: Path) -> list[Job]:
 def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> list[Standing]:
     """Run what is not finished yet, `jobs` processes at a time, collect everything, and rank."""
     dataset = check_bench(config)  # rendered once here, not in every process
-    todo = [job for job in plan(config, folder) if not job.done]
+    pending = [job for job in plan(config, folder) if not job.done]
     store = Store(folder / "results.sqlite")
     store.set_meta(
         config=config.model_dump(mode="json"),
@@ -71,7 +71,7 @@ def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> lis
     for job in plan(config, folder):
         if job.done:
             collect(store, job)
-    run_jobs(todo, jobs, watch, lambda job: collect(store, job))
+    run_jobs(pending, jobs, watch, lambda job: collect(store, job))
     return leaderboard(store, config)
 
 
@@ -140,9 +140,9 @@ def label(name: str, params: dict[str, Any]) -> str:
 # Processes: one for each run, one thread each, ended when this one ends
 
 
-def run_jobs(todo: Iterable[Job], jobs: int, watch: Watch, finished: Callable[[Job], None]) -> None:
+def run_jobs(pending: Iterable[Job], jobs: int, watch: Watch, finished: Callable[[Job], None]) -> None:
     """Run jobs in `jobs` processes at a time; the first failure or Ctrl-C stops the rest, which save and can resume."""
-    waiting = list(todo)
+    waiting = list(pending)
     messages: queue.Queue[tuple[Job, Any]] = queue.Queue()
     running: dict[Path, subprocess.Popen[str]] = {}
     try:
@@ -214,14 +214,14 @@ def worker_environment() -> dict[str, str]:
     return {**kept, **os.environ}
 
 
-def estimate_seconds(config: BenchConfig, dataset: Dataset, jobs: int, todo: list[Job]) -> float:
+def estimate_seconds(config: BenchConfig, dataset: Dataset, jobs: int, pending: list[Job]) -> float:
     """Time that the runs will take, from a few training steps of the first one made now."""
     import torch
 
     from nearfield.training import time_steps
 
-    if not todo:
+    if not pending:
         return 0.0
     torch.set_num_threads(config.run.threads)
     per_step = time_steps(config.run, dataset)
-    return per_step * config.run.steps * -(-len(todo) // jobs) * 1.15  # evaluation and start-up take some
+    return per_step * config.run.steps * -(-len(pending) // jobs) * 1.15  # evaluation and start-up take some

@@ -42,16 +42,16 @@ def bench(arguments: argparse.Namespace) -> None:
         raise InputError(f"--jobs must be at least 1; got {jobs}.")
     dataset = check_bench(config)
     planned = plan(config, arguments.out)
-    todo = [job for job in planned if not job.done]
+    pending = [job for job in planned if not job.done]
     if arguments.dry_run:
-        _print_plan(config, planned, estimate_seconds(config, dataset, jobs, todo), jobs, arguments.json)
+        _print_plan(config, planned, estimate_seconds(config, dataset, jobs, pending), jobs, arguments.json)
         return
     notes.print(
-        f"{len(planned)} runs, {len(planned) - len(todo)} finished before; {jobs} at a time, in {arguments.out}"
+        f"{len(planned)} runs, {len(planned) - len(pending)} finished before; {jobs} at a time, in {arguments.out}"
     )
     with _progress() as bar:
-        total = bar.add_task("all runs", total=len(todo) * config.run.steps, info="")
-        tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in todo}
+        total = bar.add_task("all runs", total=len(pending) * config.run.steps, info="")
+        tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in pending}
 
         def watch(job: Job, step: int, latest: dict[str, float]) -> None:
             bar.update(tasks[job.folder], completed=step, visible=step < config.run.steps, info=_numbers(latest))
