@@ -78,22 +78,22 @@ def test_equals_the_reference_on_small_sets(
 
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize(
-    ("kind", "classes", "memory", "shallow", "metrics"),
+    ("kind", "classes", "memory", "select", "metrics"),
     [
-        ("random", 60, 512, 0.01, RETRIEVAL),  # selected pairs and compared rows
-        ("random", 8, 512, 0.01, RETRIEVAL),  # many matches: sorted rows
-        ("random", 60, 512, 1.0, RETRIEVAL),  # all pairs selected
-        ("duplicated", 60, 0.4, 0.01, RETRIEVAL),  # several blocks, several chunks of queries
-        ("duplicated", 60, 2, 0.01, RETRIEVAL[:3]),  # far matches are not placed
-        ("offset", 30, 2, -1.0, RETRIEVAL),  # scores that float32 cannot tell apart
-        ("random", 60, 512, 0.01, ("recall", "mrr")),  # only the best match is placed
+        ("random", 60, 512, 50.0, RETRIEVAL),  # selected pairs and compared rows
+        ("random", 8, 512, 50.0, RETRIEVAL),  # many matches: sorted rows
+        ("random", 60, 512, 0.0, RETRIEVAL),  # all pairs selected
+        ("duplicated", 60, 0.4, 50.0, RETRIEVAL),  # several blocks, several chunks of queries
+        ("duplicated", 60, 2, 50.0, RETRIEVAL[:3]),  # far matches are not placed
+        ("offset", 30, 2, 1e9, RETRIEVAL),  # scores that float32 cannot tell apart
+        ("random", 60, 512, 50.0, ("recall", "mrr")),  # only the best match is placed
     ],
 )
 def test_equals_the_reference_on_every_route(
-    monkeypatch: pytest.MonkeyPatch, distance: Any, kind: str, classes: int, memory: float, shallow: float, metrics: Any
+    monkeypatch: pytest.MonkeyPatch, distance: Any, kind: str, classes: int, memory: float, select: float, metrics: Any
 ) -> None:
-    monkeypatch.setattr(nearfield.rank, "SHALLOW", shallow)
-    points, labels = clustered(500, classes, 24, 2.0, seed=classes)
+    monkeypatch.setattr(nearfield.rank, "SELECT", select)
+    points, labels = clustered(320, classes, 24, 2.0, seed=classes)
     if kind == "duplicated":
         points[100:200] = points[:100]
     if kind == "offset":

@@ -5,13 +5,15 @@ Axes: n queries along one side of a tile, w items along the other, M matches, K 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nearfield.matches import Task
-from nearfield.scan import between, sort_ascending, where
+from nearfield.scan import CROWD, sort_ascending, where
+from nearfield.vectors import pair_scores
 
 BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
 COLUMN = (1 << BITS) - 1
@@ -65,20 +67,21 @@ class Counter:
         self.higher, self.equal = torch.zeros(2, matches, dtype=torch.int64, device=task.labels.device)  # (M,) each
         self.room = max(1, task.memory // 512)  # pairs worked on at once
 
-    def add_pairs(self, side: Side, others: Tensor, r: Tensor, c: Tensor, value: Tensor) -> None:
-        """Count the pairs of query r and item c of `others` for the shallow matches."""
+    def add_pairs(self, side: Side, other: Side, r: Tensor, c: Tensor, value: Tensor) -> None:
+        """Count the pairs of query r and item c of the other side for the shallow matches."""
         keep = where(value > side.floor[r])
         r = r[keep]
         key = sort_ascending(_key(r, value[keep]) | c[keep])  # (k,) by query, then score
+        if not len(key):
+            return
         margin = self.widths.margin
         top = torch.searchsorted(key, _key(side.row, (side.score + margin).float()) | COLUMN, right=True)
         low = _key(side.row, (side.score - margin).float())
-        end = torch.bincount(r, minlength=len(side.items)).cumsum(0)[side.row]
+        near = where(key[(top - 1).clamp(min=0)] >= low)
         bottom = top.clone()
-        if len(key):
-            near = where(key[(top - 1).clamp(min=0)] >= low)
-            bottom[near] = torch.searchsorted(key, low[near]).minimum(top[near])
-        self._add(side, others, side.entry, side.row, side.score, bottom, top, end, key & COLUMN)
+        bottom[near] = torch.searchsorted(key, low[near]).minimum(top[near])
+        end = torch.bincount(r, minlength=len(side.items)).cumsum(0)[side.row]
+        self._add(side, other, side.entry, side.row, side.score, bottom, top, end, key & COLUMN)
 
     def add_deep(self, side: Side, counts: Tensor) -> None:
         """Add the numbers of entries above the `cuts` of each deep match, (K, 2, n)."""
@@ -88,36 +91,50 @@ class Counter:
         if self.task.queries.exact:
             self.equal.index_add_(0, entry, (counts[:, 1] - counts[:, 0]).flatten()[known])
 
-    def add_unsure(self, side: Side, others: Tensor, tile: Tensor, cuts: Tensor, counts: Tensor) -> None:
-        """Settle the entries of a tile (n, w) between the two cuts of a deep match, where counts say there are any."""
-        for flat in where(counts[:, 1] > counts[:, 0]).split(512):
-            k, r = flat // len(side.items), flat % len(side.items)
-            f, c = between(tile[r], cuts[k, 1, r], cuts[k, 0, r])
-            self._settle(side, others, side.deep_entry[k, r][f], r[f], c, side.deep[k, r][f])
+    def add_near(self, side: Side, other: Side, near: Tensor) -> None:
+        """Settle the entries between the two cuts of a deep match: its level, its query and the item, (3, u)."""
+        for level, r, c in (part.unbind() for part in near.split(self.room, dim=1)):
+            self._settle(side, other, side.deep_entry[level, r], r, c, side.deep[level, r])
 
-    def add_sorted(self, side: Side, others: Tensor, tile: Tensor) -> None:
+    def add_sorted(self, side: Side, other: Side, tile: Tensor) -> None:
         """Count a tile (n, w) for many deep matches per query, by sorting its rows."""
         width = tile.shape[1]
-        step = max(1, self.task.memory // (64 * width))
-        for start in range(0, tile.shape[0], step):
-            part = side.block(start, start + step)
-            if not len(part.deep):
-                continue
-            key = _with_columns(tile[start : start + step])  # (n, w) float64
+        for start, part in self._parts(side, width):
+            key = _with_columns(tile[start : start + len(part.items)])  # (n, w) float64
             score = part.deep.T.contiguous()  # (n, K)
-            shift = torch.arange(len(key), device=key.device)[:, None] * width
-            top = torch.searchsorted(key, score + self.widths.margin, right=True) + shift
-            bottom = torch.searchsorted(key, score - self.widths.margin) + shift
-            entry = part.deep_entry.T
-            known = entry >= 0
-            row = torch.arange(len(key), device=key.device)[:, None].expand(entry.shape)
-            self._add(
-                part, others, entry[known], row[known], score[known], bottom[known], top[known],
-                (shift + width).expand(entry.shape)[known], key.view(torch.int64).flatten().bitwise_and_(SPARE),
-            )  # fmt: skip
+            known = where(part.deep_entry.T >= 0)
+            row = known // len(part.deep)
+            top = torch.searchsorted(key, score + self.widths.margin, right=True).flatten()[known] + row * width
+            bottom = torch.searchsorted(key, score - self.widths.margin).flatten()[known] + row * width
+            if not self.task.queries.exact and int((top - bottom).sum()) * CROWD > key.numel():
+                self.add_exact(part, other)
+                continue
+            entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE)
+            self._add(part, other, entry, row, score.flatten()[known], bottom, top, (row + 1) * width, column)
+
+    def add_exact(self, side: Side, other: Side) -> None:
+        """Count all pairs of two sides for the deep matches in float64, where float32 can order too few of them."""
+        right = self.task.gallery.right(other.items)  # (w, E)
+        for _, part in self._parts(side, len(right)):
+            product = self.task.queries.left(part.items) @ right.T  # (n, w)
+            product.masked_fill_(part.labels[:, None] == other.labels, -torch.inf)
+            key, score = sort_ascending(product), part.deep.T.contiguous()
+            higher = len(right) - torch.searchsorted(key, score + self.widths.tie, right=True)  # (n, K)
+            reach = len(right) - torch.searchsorted(key, score - self.widths.tie)
+            self.add_deep(part, torch.stack([higher.T, reach.T], 1))
+            known = where(part.deep_entry >= 0)
+            self.equal.index_add_(0, part.deep_entry.flatten()[known], (reach - higher).T.flatten()[known])
+
+    def _parts(self, side: Side, width: int) -> Iterator[tuple[int, Side]]:
+        """Where the queries with deep matches begin, a few at a time, so that their rows of float64 fit in memory."""
+        step = max(1, self.task.memory // (64 * width))
+        for start in range(0, len(side.items), step):
+            part = side.block(start, start + step)
+            if len(part.deep):
+                yield start, part
 
     def _add(
-        self, side: Side, others: Tensor, entry: Tensor, row: Tensor, score: Tensor,
+        self, side: Side, other: Side, entry: Tensor, row: Tensor, score: Tensor,
         bottom: Tensor, top: Tensor, end: Tensor, column: Tensor,
     ) -> None:  # fmt: skip
         """Count sorted pairs: bottom..top of them are too near to each match's score to tell, top..end are above it."""
@@ -132,15 +149,14 @@ class Counter:
             match = torch.repeat_interleave(part, doubt[part])  # (k,)
             before = torch.repeat_interleave(doubt[part].cumsum(0) - doubt[part], doubt[part])
             pair = bottom[match] + torch.arange(len(match), device=match.device) - before
-            self._settle(side, others, entry[match], row[match], column[pair], score[match])
+            self._settle(side, other, entry[match], row[match], column[pair], score[match])
 
-    def _settle(self, side: Side, others: Tensor, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
+    def _settle(self, side: Side, other: Side, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
         """Decide in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""
-        if not len(r):
-            return
-        gap = _exact_scores(self.task, side.items, others, r, c) - score
-        self.higher.index_add_(0, entry, (gap > self.widths.tie).long())
-        self.equal.index_add_(0, entry, (gap.abs() <= self.widths.tie).long())
+        if len(r):
+            gap = pair_scores(self.task.queries, self.task.gallery, side.items[r], other.items[c]) - score
+            self.higher.index_add_(0, entry, (gap > self.widths.tie).long())
+            self.equal.index_add_(0, entry, (gap.abs() <= self.widths.tie).long())
 
 
 def _key(row: Tensor, value: Tensor) -> Tensor:
@@ -155,25 +171,3 @@ def _with_columns(tile: Tensor) -> Tensor:
     key = tile.double()
     key.view(torch.int64).bitwise_or_(torch.arange(tile.shape[1], device=tile.device))
     return sort_ascending(key)
-
-
-def _exact_scores(task: Task, queries: Tensor, items: Tensor, r: Tensor, c: Tensor) -> Tensor:
-    """Float64 scores of the pairs (queries[r], items[c]): pair by pair, or from whole products where they are dense."""
-    slab = max(1, task.memory // (64 * len(items)))
-    scores = torch.empty(len(r), dtype=torch.float64, device=r.device)
-    right = None
-    for first in range(0, len(queries), slab):
-        inside = where((r >= first) & (r < first + slab)) if slab < len(queries) else slice(None)
-        rows, cols = r[inside] - first, c[inside]
-        if len(rows) * 32 > min(slab, len(queries) - first) * len(items):
-            right = task.gallery.right(items) if right is None else right  # (w, E)
-            product = task.queries.left(queries[first : first + slab]) @ right.T  # (slab, w)
-            scores[inside] = product[rows, cols]
-            continue
-        step = max(1, task.memory // (64 * task.queries.width))
-        near = [
-            (task.queries.left(queries[first + a]) * task.gallery.right(items[b])).sum(1)
-            for a, b in zip(rows.split(step), cols.split(step), strict=True)
-        ]
-        scores[inside] = torch.cat(near) if near else scores[inside]
-    return scores

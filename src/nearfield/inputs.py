@@ -43,7 +43,7 @@ def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
         matrix = matrix.double()
     if matrix.is_floating_point():
         _refuse_not_finite(matrix, argument)
-    return matrix
+    return matrix.cpu() if matrix.device.type == "mps" else matrix  # that device has no float64
 
 
 def _from_numpy(array: NDArray[Any], argument: str) -> Tensor:

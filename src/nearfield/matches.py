@@ -33,6 +33,11 @@ class Task:
     memory: int = 512 << 20  # bytes of working memory
 
     @property
+    def room(self) -> int:
+        """Matches that can be worked on at once."""
+        return max(1, self.memory // 384)
+
+    @property
     def one_set(self) -> bool:
         """Whether the queries are the gallery, so that a tile of scores serves its rows and its columns."""
         return self.queries is self.gallery
@@ -57,13 +62,20 @@ def relevant_counts(task: Task) -> Tensor:
 
 
 def query_chunks(task: Task, relevant: Tensor) -> list[Tensor]:
-    """Queries that have matches, ordered by (number of matches, label), in chunks whose lists fit in memory."""
+    """Queries that have matches, ordered by (number of matches, label), in chunks whose padded lists fit in memory."""
     order = torch.argsort(task.labels, stable=True)
     order = order[torch.argsort(relevant[order], stable=True)]
     order = order[relevant[order] > 0]
-    room = max(1, task.memory // 512)
-    chunk = relevant[order].cumsum(0).sub(1).div(room, rounding_mode="floor")
-    return list(order.split(torch.unique_consecutive(chunk, return_counts=True)[1].tolist()))
+    counts = relevant[order]
+    chunks = []
+    while len(order):
+        entries = counts * torch.arange(
+            1, len(counts) + 1, device=counts.device
+        )  # ascending: of a chunk that ends here
+        size = max(1, int(torch.searchsorted(entries, task.room, right=True)))
+        chunks.append(order[:size])
+        order, counts = order[size:], counts[size:]
+    return chunks
 
 
 def match_lists(task: Task, rows: Tensor, tie_width: float) -> Matches:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nearfield.errors import InputError
 from nearfield.inputs import DISTANCES, Array, Distance, embedding_matrix, one_of, same_width
-from nearfield.vectors import Vectors, vector_sets
+from nearfield.vectors import Vectors, pair_scores, vector_sets
 
 ROWS, COLUMNS = 1024, 8192
 SPARE = 8  # more candidates than asked for, so that float64 decides their order
@@ -54,15 +54,11 @@ def _search(left: Vectors, right: Vectors, rows: Tensor, k: int, one_set: bool) 
         best, place = best.topk(min(want, best.shape[1]), dim=1)
         index = index.gather(1, place)
     index = index.sort(dim=1).values
-    exact = torch.stack([_pair_scores(left, right, rows, column) for column in index.T], 1)  # (r, want)
+    exact = torch.stack([pair_scores(left, right, rows, column) for column in index.T], 1)  # (r, want)
     if one_set:
         exact.masked_fill_(index == rows[:, None], -torch.inf)
     place = exact.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return exact.gather(1, place), index.gather(1, place)
-
-
-def _pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> Tensor:
-    return (left.left(rows) * right.right(cols)).sum(1)
 
 
 def _natural(scores: Tensor, items: Vectors) -> Tensor:

@@ -28,7 +28,8 @@ from nearfield.ties import Places
 from nearfield.vectors import Vectors
 
 HIDDEN = torch.finfo(torch.float32).min  # score of a match in a tile, where only other items count
-SHALLOW = 0.01  # a match with at most this share of the items above it is shallow
+SELECT, COMPARE, SORT = 50.0, 0.3, 8.0  # ns per entry of a tile: selected and sorted; compared; in a sorted row
+TILE = 1 << 22  # entries of a tile at most
 MANY = 12  # deep matches per query from which sorting rows is cheaper than comparing them
 
 
@@ -36,10 +37,10 @@ def match_places(task: Task) -> Iterator[tuple[Tensor, Places]]:
     """Queries that have matches, with the places of those: (rows, Places) for groups of queries with equally many."""
     widths = score_widths(task.queries, task.gallery)
     relevant = relevant_counts(task)
-    chunks = query_chunks(task, relevant)
-    for rows in chunks:
+    one_set = task.one_set and int(relevant.max()) * len(relevant) <= task.room
+    for rows in query_chunks(task, relevant):
         matches = match_lists(task, rows, widths.tie)
-        higher, equal = _count(task, matches, relevant[rows], widths, one_set=task.one_set and len(chunks) == 1)
+        higher, equal = _count(task, matches, relevant[rows], widths, one_set)
         yield from _places(matches, higher, equal, relevant[rows])
 
 
@@ -81,7 +82,8 @@ def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_s
     counted = torch.unique_consecutive(leader)
     counted = counted[~far[counted]]
     counter = Counter(task, widths, len(matches.score))
-    side = _ordered_side(task, matches, query, counted, share[counted] > SHALLOW, widths, one_set)
+    deep = _deep(matches, share, far)
+    side = _ordered_side(task, matches, query, counted, deep[counted], widths, one_set)
     with workers(device) as crew:
         _stream(task, side, counter, one_set, crew)
     counter.higher[far] = len(task.gallery_labels)
@@ -89,7 +91,7 @@ def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_s
 
 
 def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Share of some gallery items above each match, and whether it surely lies too far back to matter; (M,) each."""
+    """Share of some gallery items not surely below each match, and whether it is too far back to matter; (M,) each."""
     total = len(task.gallery_labels)
     wish = 1024 if task.rest_exact else max(1024, int(2 * (float(relevant.double().mean()) * total) ** 0.5))
     generator = torch.Generator().manual_seed(0)
@@ -108,9 +110,27 @@ def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margi
             product.masked_fill_(task.self_index[rows, None] == some, HIDDEN)
         product = sort_ascending(product)
         row, score, best = query[part] - start, matches.score[part], matches.above[part] == 0
-        share[part] = 1 - _row_search(product, row, score) / len(some)
+        share[part] = 1 - _row_search(product, row, score - margin) / len(some)
         far[part] = _too_far(task, product, row, score, best, relevant[start : start + step], margin)
     return share, far
+
+
+def _deep(matches: Matches, share: Tensor, far: Tensor) -> Tensor:
+    """Which matches to count by looking at whole rows, (M,): the last of each query, split where it costs least."""
+    deep = torch.empty_like(far)
+    sizes, runs = torch.unique_consecutive(matches.counts, return_counts=True)
+    entry = 0
+    for size, run in zip(sizes.tolist(), runs.tolist(), strict=True):
+        part = slice(entry, entry + size * run)
+        shares = torch.nn.functional.pad(
+            share[part].view(run, size), (1, 0)
+        )  # (run, size + 1), from none shallow to all
+        left = (~far[part]).view(run, size).sum(1, keepdim=True) - torch.arange(size + 1, device=share.device)
+        cost = SELECT * shares + (COMPARE * left.clamp(min=0)).clamp(max=SORT)
+        shallow = cost.argmin(1, keepdim=True)
+        deep[part] = (torch.arange(size, device=share.device) >= shallow).flatten()
+        entry += size * run
+    return deep
 
 
 def _row_search(table: Tensor, row: Tensor, score: Tensor) -> Tensor:
@@ -182,7 +202,7 @@ def _ordered_side(
 def _stream(task: Task, side: Side, counter: Counter, one_set: bool, crew: Crew) -> None:
     """Count over all tiles; one set needs only those on and above the diagonal."""
     columns = side if one_set else _gallery_side(task)
-    size = min(1 << BITS, max(256, task.memory // (128 * task.queries.width)))
+    size = _block_size(task, len(columns.items))
     for top in range(0, len(side.items), size):
         rows = side.block(top, top + size)
         left = task.queries.left(rows.items, torch.float32)  # (n, E)
@@ -190,6 +210,12 @@ def _stream(task: Task, side: Side, counter: Counter, one_set: bool, crew: Crew)
             cols = columns.block(start, start + size)
             right = task.gallery.right(cols.items, torch.float32)  # (w, E)
             _count_block(task, rows, cols, left, right, counter, one_set and start > top, crew)
+
+
+def _block_size(task: Task, items: int) -> int:
+    """Items along a side of a block, all blocks about the same."""
+    largest = min(1 << BITS, max(256, task.memory // (128 * task.queries.width)))
+    return -(-items // -(-items // largest))
 
 
 def _gallery_side(task: Task) -> Side:
@@ -202,8 +228,8 @@ def _count_block(
     task: Task, rows: Side, cols: Side, left: Tensor, right: Tensor, counter: Counter, both: bool, crew: Crew
 ) -> None:
     """Count the tiles of one block for the queries of its rows and, when `both`, of its columns."""
-    hidden = _same_label_pairs(rows.labels, cols.labels)
-    step = min(len(left), max(1, task.memory // (128 * len(right))))
+    order = torch.argsort(cols.labels)
+    step = min(len(left), max(1, task.memory // (128 * len(right))), TILE // len(right))
     buffer = left.new_empty(step * len(right))
     margin = counter.widths.margin
     many_cols = both and len(cols.deep) > MANY
@@ -214,23 +240,25 @@ def _count_block(
         part = rows.block(first, first + step)
         piece = left[first : first + step]
         tile = torch.mm(piece, right.T, out=buffer[: len(piece) * len(right)].view(len(piece), len(right)))  # (r, w)
-        _hide(tile, hidden, first)
+        _hide_matches(tile, part.labels, cols.labels, order)
         many = len(part.deep) > MANY
         row_cuts = left.new_empty(0, 2, len(tile)) if many else part.cuts(margin)
         floor = float(min(part.floor.min(), cols.floor.min())) if both else float(part.floor.min())
-        found = scan(tile, floor, row_cuts, col_cuts, crew)
+        found = scan(tile, floor, row_cuts, col_cuts, task.queries.exact, crew)
         if many:
-            counter.add_sorted(part, cols.items, tile)
+            counter.add_sorted(part, cols, tile)
+        elif found.rows.crowded:
+            counter.add_exact(part, cols)
         elif len(row_cuts):
-            counter.add_deep(part, found.rows)
-            if not task.queries.exact:
-                counter.add_unsure(part, cols.items, tile, row_cuts, found.rows)
+            counter.add_deep(part, found.rows.counts)
+            counter.add_near(part, cols, found.rows.between)
         if many_cols:
-            counter.add_sorted(cols, part.items, tile.T.contiguous())
+            counter.add_sorted(cols, part, tile.T.contiguous())
+        elif found.cols.crowded:
+            counter.add_exact(cols, part)
         elif len(col_cuts):
-            col_counts += found.cols
-            if not task.queries.exact:
-                counter.add_unsure(cols, part.items, tile.T, col_cuts, found.cols)
+            col_counts += found.cols.counts
+            counter.add_near(cols, part, found.cols.between)
         for flat, value in zip(found.flat.split(counter.room), found.value.split(counter.room), strict=True):
             pending.append((flat // len(right) + first, flat % len(right), value))
             if sum(len(value) for _, _, value in pending) >= counter.room:
@@ -245,23 +273,19 @@ def _flush(rows: Side, cols: Side, pending: list[tuple[Tensor, Tensor, Tensor]],
         return
     r, c, value = (torch.cat(parts) for parts in zip(*pending, strict=True))
     pending.clear()
-    counter.add_pairs(rows, cols.items, r, c, value)
+    counter.add_pairs(rows, cols, r, c, value)
     if both:
-        counter.add_pairs(cols, rows.items, c, r, value)
+        counter.add_pairs(cols, rows, c, r, value)
 
 
-def _same_label_pairs(rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of every pair of equal labels, row by row."""
-    order = torch.argsort(cols)
-    first = torch.searchsorted(cols[order], rows)
-    count = torch.searchsorted(cols[order], rows, right=True) - first
+def _hide_matches(tile: Tensor, rows: Tensor, cols: Tensor, order: Tensor) -> None:
+    """Put pairs of equal labels, which are matches or a query with itself, behind everything; `order` sorts `cols`."""
+    ranked = cols[order]
+    start = torch.searchsorted(ranked, rows)
+    count = torch.searchsorted(ranked, rows, right=True) - start  # (r,)
+    if int(count.sum()) * 16 > tile.numel():
+        tile.masked_fill_(rows[:, None] == cols, HIDDEN)
+        return
     r = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), count)
-    within = torch.arange(len(r), device=r.device) - (count.cumsum(0) - count)[r]
-    return r, order[first[r] + within]
-
-
-def _hide(tile: Tensor, pairs: tuple[Tensor, Tensor], first: int) -> None:
-    """Put matches, and the query itself, behind everything."""
-    ends = torch.tensor([first, first + len(tile)], device=tile.device)
-    start, stop = torch.searchsorted(pairs[0], ends).tolist()
-    tile[pairs[0][start:stop] - first, pairs[1][start:stop]] = HIDDEN
+    within = torch.arange(len(r), device=rows.device) - (count.cumsum(0) - count)[r]
+    tile[r, order[start[r] + within]] = HIDDEN

@@ -19,103 +19,179 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-SLAB = 16  # rows of a slab
+SLAB = 1 << 17  # entries of a slab of rows, which stays in cache
+TALL = 240  # rows of a slab at most: a count of a column of flags fits in a byte
+CROWD = 16  # one entry in so many between a pair of cuts is too many to list
 GROUP = 128  # words of eight flags added at once: each of the eight byte sums fits in a byte
 
 Crew = tuple[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]], int]  # a `map`, and over how many threads
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Above:
+    """Entries of a tile above the higher and above the lower cut of each pair of cuts, and those between the two."""
+
+    counts: Tensor  # (K, 2, n) int64
+    between: Tensor  # (3, u) int64: level, place along the cuts, place along the other side; unless crowded
+    crowded: bool  # too many lie between
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a tile holds: flat indices and scores of the selected pairs, and how many entries lie above each cut."""
+    """What a tile holds: flat indices and scores of the selected entries, and those above the cuts of its two sides."""
 
     flat: Tensor  # (k,) int64
     value: Tensor  # (k,) float32
-    rows: Tensor  # (K, 2, r) int64
-    cols: Tensor  # (K, 2, w) int64
+    rows: Above
+    cols: Above
 
 
-def scan(tile: Tensor, floor: float, row_cuts: Tensor, col_cuts: Tensor, crew: Crew = (map, 1)) -> Found:
-    """Select the entries of `tile` (r, w) above `floor`; count those above row_cuts (K, 2, r) and col_cuts (K', 2, w).
+def scan(
+    tile: Tensor, floor: float, row_cuts: Tensor, col_cuts: Tensor, exact: bool = False, crew: Crew = (map, 1)
+) -> Found:
+    """Select the entries of `tile` (r, w) above `floor`; find those above row_cuts (K, 2, r) and col_cuts (K', 2, w).
 
-    Infinite cuts, which nothing exceeds, must come last along each row of cuts.
+    Infinite cuts, which nothing exceeds, must come last along each row of cuts. `exact` leaves out the entries between.
     """
     if tile.device.type != "cpu":
         flat = where(tile > floor)
-        rows, cols = torch.zeros(row_cuts.shape, dtype=torch.int64), torch.zeros(col_cuts.shape, dtype=torch.int64)
-        for k, pair in enumerate(row_cuts):
-            rows[k] = (tile > pair[:, :, None]).sum(2)
-        for k, pair in enumerate(col_cuts):
-            cols[k] = (tile > pair[:, None, :]).sum(1)
-        return Found(flat, tile.flatten()[flat], rows.to(tile.device), cols.to(tile.device))
+        return Found(flat, tile.flatten()[flat], _above(tile, row_cuts, exact), _above(tile.T, col_cuts, exact))
     run, threads = crew
-    share = -(-len(tile) // (threads * SLAB)) * SLAB  # rows of a thread
+    share = -(-len(tile) // threads)  # rows of a thread
     starts = range(0, len(tile), share)
 
-    def look(start: int) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64], NDArray[np.int64]]:
-        part = tile[start : start + share].numpy()
-        return _scan_rows(part, floor, row_cuts[:, :, start : start + share].numpy(), col_cuts.numpy())
+    def look(start: int) -> _Part:
+        part = _Part(tile[start : start + share].numpy(), start, exact)
+        part.look(floor, row_cuts[:, :, start : start + share].numpy(), col_cuts.numpy())
+        return part
 
     parts = list(run(look, starts))
-    flats = [part[0] + start * tile.shape[1] for part, start in zip(parts, starts, strict=True)]
+    flat = torch.from_numpy(np.concatenate([flat for part in parts for flat in part.flats]))
     return Found(
-        torch.from_numpy(np.concatenate(flats)),
-        torch.from_numpy(np.concatenate([part[1] for part in parts])),
-        torch.from_numpy(np.concatenate([part[2] for part in parts], axis=2)),
-        torch.from_numpy(np.sum([part[3] for part in parts], axis=0)),
+        flat,
+        tile.view(-1)[flat],
+        _joined(np.concatenate([part.row_counts for part in parts], axis=2), [part.near_rows for part in parts]),
+        _joined(np.sum([part.col_counts for part in parts], axis=0), [part.near_cols for part in parts]),
     )
 
 
-def _scan_rows(
-    table: Floats, floor: float, row_cuts: Floats, col_cuts: Floats
-) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """Look at rows slab by slab, each slab with all cuts while it is in cache."""
-    height, width = table.shape
-    padded = -(-width // (8 * GROUP)) * 8 * GROUP
-    scratch = np.zeros((2, min(SLAB, height), padded), dtype=bool)
-    rows, cols = np.zeros(row_cuts.shape, dtype=np.int64), np.zeros(col_cuts.shape, dtype=np.int64)
-    widths = [_finite(pair) for pair in col_cuts]
-    flats = [np.empty(0, dtype=np.int64)]
-    with _small_buffer():
-        for start in range(0, height, SLAB):
-            slab = table[start : start + SLAB]
-            flags = scratch[:, : len(slab)]
-            if floor < np.inf:
-                np.greater(slab, np.float32(floor), out=flags[0, :, :width])
-                flat = _true_places(flags[0]) + start * padded
-                flats.append(flat if padded == width else flat // padded * width + flat % padded)
-            span = slice(start, start + SLAB)
-            for pair, total in zip(row_cuts[:, :, span], rows[:, :, span], strict=True):
-                _count_rows(slab, pair, flags, total)
-            for pair, finite, total in zip(col_cuts, widths, cols, strict=True):
-                above = flags[:, :, :finite]
-                np.greater(slab[:, :finite], pair[:, None, :finite], out=above)
-                total[:, :finite] += np.add.reduce(above.view(np.uint8), axis=1, dtype=np.uint8)
-    found = np.concatenate(flats)
-    return found, table.reshape(-1)[found], rows, cols
+class _Part:
+    """What one thread finds in some rows of a tile, slab by slab, each slab with all cuts while it is in cache."""
 
+    def __init__(self, table: Floats, start: int, exact: bool) -> None:
+        self.table, self.start, self.exact = table, start, exact
+        self.flats: list[Ints] = [np.empty(0, dtype=np.int64)]
+        self.near_rows, self.near_cols = _Near(table.size // CROWD), _Near(table.size // CROWD)
 
-def _count_rows(slab: Floats, pair: Floats, flags: NDArray[np.bool_], total: NDArray[np.int64]) -> None:
-    """Write the numbers of entries of each row of `slab` (r, w) above its pair of cuts (2, r) to `total` (2, r)."""
-    finite = _finite(pair)
-    if finite:
+    def look(self, floor: float, row_cuts: Floats, col_cuts: Floats) -> None:
+        height, width = self.table.shape
+        step = min(max(1, SLAB // width), TALL, height)
+        padded = -(-width // (8 * GROUP)) * 8 * GROUP
+        scratch = np.zeros((2, step, padded), dtype=bool)
+        self.row_counts = np.zeros(row_cuts.shape, dtype=np.int64)
+        self.col_counts = np.zeros(col_cuts.shape, dtype=np.int64)
+        widths = [_finite(pair) for pair in col_cuts]
+        with _small_buffer():
+            for first in range(0, height, step):
+                span = slice(first, first + step)
+                slab, flags = self.table[span], scratch[:, : min(step, height - first)]
+                if floor < np.inf:
+                    self._select(slab, floor, flags[0], self.start + first)
+                for level, pair in enumerate(row_cuts[:, :, span]):
+                    self._count_rows(slab, level, pair, flags, first)
+                for level, (pair, finite) in enumerate(zip(col_cuts, widths, strict=True)):
+                    self._count_cols(slab, level, pair[:, :finite], flags, first)
+
+    def _select(self, slab: Floats, floor: float, flags: Flags, first: int) -> None:
+        width, padded = slab.shape[1], flags.shape[1]
+        np.greater(slab, np.float32(floor), out=flags[:, :width])
+        flat = _true_places(flags)
+        self.flats.append(flat + first * width if padded == width else (flat // padded + first) * width + flat % padded)
+
+    def _count_rows(self, slab: Floats, level: int, pair: Floats, flags: Flags, first: int) -> None:
+        finite, width = _finite(pair), slab.shape[1]
+        if not finite:
+            return
         flags = flags[:, :finite]
-        np.greater(slab[:finite], pair[:, :finite, None], out=flags[:, :, : slab.shape[1]])
+        np.greater(slab[:finite], pair[:, :finite, None], out=flags[:, :, :width])
         sums = flags.view(np.uint64).reshape(2, finite, -1, GROUP).sum(-1)  # eight sums of a byte in each word
-        sums.view(np.uint8).sum(-1, out=total[:, :finite])
+        counts = sums.view(np.uint8).sum(-1, dtype=np.int64)
+        self.row_counts[level, :, first : first + finite] = counts
+        if not self.exact and self.near_rows.open:
+            rows = np.flatnonzero(counts[1] > counts[0])
+            if len(rows):
+                which, cols = _both(flags[1, rows, :width], ~flags[0, rows, :width])
+                self.near_rows.add(level, self.start + first + rows[which], cols)
+
+    def _count_cols(self, slab: Floats, level: int, pair: Floats, flags: Flags, first: int) -> None:
+        finite = pair.shape[1]
+        if not finite:
+            return
+        flags = flags[:, :, :finite]
+        np.greater(slab[:, :finite], pair[:, None], out=flags)
+        counts = np.add.reduce(flags.view(np.uint8), axis=1, dtype=np.uint8)
+        self.col_counts[level, :, :finite] += counts
+        if not self.exact and self.near_cols.open:
+            cols = np.flatnonzero(counts[1] > counts[0])
+            if len(cols):
+                rows, which = _both(flags[1][:, cols], ~flags[0][:, cols])
+                self.near_cols.add(level, cols[which], self.start + first + rows)
+
+
+def _both(one: Flags, other: Flags) -> tuple[Ints, Ints]:
+    """Row and column of the entries true in both."""
+    flat = np.flatnonzero(one & other)
+    return flat // one.shape[1], flat % one.shape[1]
+
+
+class _Near:
+    """Entries between the cuts of a pair, given up when there are too many."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.count = limit, 0
+        self.found: list[Ints] = []
+
+    @property
+    def open(self) -> bool:
+        return self.count <= self.limit
+
+    def add(self, level: int, place: Ints, other: Ints) -> None:
+        self.count += len(place)
+        self.found.append(np.stack([np.full_like(place, level), place, other]))
+
+
+def _joined(counts: Ints, near: list[_Near]) -> Above:
+    found = [part for one in near for part in one.found] or [np.empty((3, 0), dtype=np.int64)]
+    crowded = not all(one.open for one in near)
+    return Above(torch.from_numpy(counts), torch.from_numpy(np.concatenate(found, axis=1)), crowded)
+
+
+def _above(tile: Tensor, cuts: Tensor, exact: bool) -> Above:
+    """The same on other devices, for cuts along the rows of `tile`."""
+    counts = torch.zeros(cuts.shape, dtype=torch.int64, device=tile.device)
+    near = []
+    for level, (high, low) in enumerate(cuts):
+        over, reach = tile > high[:, None], tile > low[:, None]
+        counts[level] = torch.stack([over.sum(1), reach.sum(1)])
+        if not exact:
+            found = (reach & ~over).nonzero().T
+            near.append(torch.cat([torch.full_like(found[:1], level), found]))
+    return Above(counts, torch.cat(near, 1) if near else counts.new_empty(3, 0), False)
 
 
 def _finite(pair: Floats) -> int:
     return int(np.count_nonzero(pair[0] < np.inf))
 
 
-def _true_places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _true_places(flags: Flags) -> Ints:
     """Flat indices of the true entries, looking first for words of eight flags that are not all false."""
     words = flags.view(np.uint64).reshape(-1)
     full = (words != 0).nonzero()[0]
     inside = words[full].view(bool).nonzero()[0]
-    found: NDArray[np.int64] = (full[inside >> 3] << 3) + (inside & 7)
+    found: Ints = (full[inside >> 3] << 3) + (inside & 7)
     return found
 
 
@@ -142,18 +218,6 @@ def sort_ascending(values: Tensor) -> Tensor:
         return values.sort(dim=-1).values
     values.numpy().sort(axis=-1)
     return values
-
-
-def between(rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of the entries of `rows` (f, w) in (low, high], row by row; the bounds are (f,)."""
-    if rows.device.type != "cpu":
-        flat = where((rows > low[:, None]) & (rows <= high[:, None]))
-    else:
-        table = rows.numpy()
-        inside = np.greater(table, low.numpy()[:, None])
-        inside &= np.less_equal(table, high.numpy()[:, None])
-        flat = torch.from_numpy(np.flatnonzero(inside))
-    return flat // rows.shape[1], flat % rows.shape[1]
 
 
 @contextmanager

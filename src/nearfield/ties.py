@@ -92,9 +92,12 @@ def _precision_sum(places: Places, slots: Tensor) -> Tensor:
 
 
 def _harmonic_step(a: Tensor, m: Tensor) -> Tensor:
-    """H(a+m) - H(a); m = 0 and m = 1, by far the most common, without any cancellation."""
-    step = torch.digamma(a + m + 1) - torch.digamma(a + 1)
-    return torch.where(m == 1, 1 / (a + 1), torch.where(m == 0, torch.zeros_like(a), step))
+    """H(a+m) - H(a); m = 1, by far the most common, without any cancellation."""
+    top = int((a + m).max()) + 1
+    harmonic = torch.arange(top, dtype=a.dtype, device=a.device).clamp(min=1).reciprocal()
+    harmonic[0] = 0
+    harmonic = harmonic.cumsum(0)  # (top,) H(0), H(1), ...
+    return torch.where(m == 1, 1 / (a + 1), harmonic[(a + m).long()] - harmonic[a.long()])
 
 
 def _expected_reciprocal(above: Tensor, t: Tensor, r: Tensor) -> Tensor:

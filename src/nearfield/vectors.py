@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+TINY = torch.finfo(torch.float64).tiny
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -76,6 +78,20 @@ class Vectors:
         half = self.norm[index, None].square() / 2
         tail = [half, torch.ones_like(half)] if side == 1 else [-torch.ones_like(half), -half]
         return torch.cat([(rows - self.frame.centre) / self.frame.reach, *tail], dim=1).to(dtype)
+
+
+def pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> Tensor:
+    """Float64 score of each pair (rows[k], cols[k]), (k,)."""
+    step = max(1, 2**20 // left.width)
+    return torch.cat([_pair_scores(left, right, a, b) for a, b in zip(rows.split(step), cols.split(step), strict=True)])
+
+
+def _pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> Tensor:
+    if left.distance != "cosine":
+        return (left.left(rows) * right.right(cols)).sum(1)
+    norms = left.norm[rows] * right.norm[cols]
+    products = left.data[rows].double().mul_(right.data[cols])
+    return products.sum(1) / norms.clamp(min=TINY)
 
 
 def vector_sets(queries: Tensor, gallery: Tensor | None, distance: str) -> tuple[Vectors, Vectors]:
