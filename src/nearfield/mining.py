@@ -103,13 +103,13 @@ def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tu
     cutoff)) for d < upper, else 0. The log-weights span hundreds of nats, so each row is shifted by its own maximum.
     Queries all of whose negatives are at `upper` or beyond draw nothing.
     """
-    n = block.dim
     near = d.clamp(min=rule.cutoff, max=2.0)
-    log_weight = (2 - n) * near.log() - (n - 3) / 2 * (1 - near.square() / 4).clamp(min=1e-8).log()
+    square = near.square()
+    log_weight = torch.log((1 - square / 4).clamp_(min=1e-8).mul_(square)).mul_((3 - block.dim) / 2)  # of d / q(d)
     log_weight += log_mask((rule.upper - d).gt_(0))  # 0 or -inf, also for whatever is infinitely far
     top = log_weight.amax(1, keepdim=True)
     found = top > -math.inf  # (B, 1)
-    heap = exp_(log_weight - top.masked_fill(~found, 0.0)).cumsum(1)  # (B, N + 1)
+    heap = exp_(log_weight.sub_(top.masked_fill(~found, 0.0))).div_(near).cumsum(1)  # (B, N + 1)
     throw = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype) * heap[:, -1:]
     drawn = torch.searchsorted(heap, throw, right=True).clamp(max=d.shape[1] - 1)
     return drawn, found & block.pos_mask

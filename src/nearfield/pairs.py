@@ -23,7 +23,7 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -255,7 +255,7 @@ def _snr_row_sum(w: Tensor, x: Tensor, held: Tensor) -> Tensor:
 MEASURES: dict[str, Measure] = {
     "dot": Measure(False, -math.inf, lambda u, a: u, lambda g, x, a: g, _row_sum),
     "sqeuclidean": Measure(True, math.inf, lambda u, a: u, lambda g, x, a: -2 * g, _row_sum),
-    "euclidean": Measure(True, math.inf, lambda u, a: u.sqrt(), lambda g, x, a: -over_distance(g, x), _row_sum),
+    "euclidean": Measure(True, math.inf, lambda u, a: u.sqrt(), lambda g, x, a: over_distance(g, x).neg_(), _row_sum),
     # var(r - q) / var(q): on centred vectors |q - r|^2 / |q|^2, so the query's norm also moves through 1/a
     "snr": Measure(True, math.inf, lambda u, a: u / a, lambda g, x, a: -2 * g / a, _snr_row_sum),
 }
@@ -513,22 +513,26 @@ def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, 
     return block if loss.miner is None else loss.miner(block)
 
 
-def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, survey: Tensor) -> Answer:
+def _weigh(loss: PairLoss, block: Block, row_sq: Tensor, places: Places) -> Answer:
     """Weigh one block and turn the derivatives with respect to the measure into those with respect to S."""
     measure = MEASURES[loss.measure]
-    block = _block(loss, dim, u, row_sq, places, survey)
     value, pos, neg, terms, params = loss.weigh(block)
-    unusable = ~_usable(loss, block.num_pos, block.num_neg)  # (B,)
     pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
-    pos[unusable] = 0.0
-    neg[unusable] = 0.0
-    held = row_sq <= MIN_VARIANCE * dim
+    terms = torch.ones_like(value) if terms is None or loss.reduction != "terms" else terms
+    if loss.needs != "nothing":
+        unusable = ~_usable(loss, block.num_pos, block.num_neg)  # (B,)
+        pos[unusable] = 0.0
+        neg[unusable] = 0.0
+        value, terms = value.masked_fill(unusable, 0.0), terms.masked_fill(unusable, 0.0)
+    held = row_sq <= MIN_VARIANCE * block.dim
     pull = measure.to_norm(pos, block.pos, held) + measure.to_norm(neg, block.neg, held) if measure.squared else row_sq
     weights = neg.scatter_(1, places.own_index, 0.0).scatter_(1, places.pos_index, pos)
     weights[:, -1] = 0.0
-    terms = torch.ones_like(value) if terms is None or loss.reduction != "terms" else terms
-    value, terms = value.masked_fill(unusable, 0.0).sum(), terms.masked_fill(unusable, 0.0).sum()
-    return Answer(value, terms, weights, pull, params)
+    return Answer(value.sum(), terms.sum(), weights, pull, params)
+
+
+def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, survey: Tensor) -> Answer:
+    return _weigh(loss, _block(loss, dim, u, row_sq, places, survey), row_sq, places)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -545,9 +549,14 @@ def _compiled_answer(kind: str) -> Callable[..., Answer]:
 def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Answer]]:
     survey = q.new_empty(0)
     if loss.surveys:
-        looks = _sweep(loss, layout, q, r)
-        parts = [loss.survey(_block(loss, q.shape[1], u, a, places, survey)) for _, u, a, places in looks]
+        parts = []
+        for at, u, row_sq, places in _sweep(loss, layout, q, r):
+            block = _block(loss, q.shape[1], u, row_sq, places, survey)
+            parts.append(loss.survey(block))
         survey = loss.gather_survey(parts)
+        if len(parts) == 1:  # the only block need not be made again
+            yield at, _weigh(loss, replace(block, survey=survey), row_sq, places)
+            return
     answer = _compiled_answer(type(loss).__qualname__) if loss.compiled else _answer
     for at, u, row_sq, places in _sweep(loss, layout, q, r):
         yield at, answer(loss, q.shape[1], u, row_sq, places, survey)
