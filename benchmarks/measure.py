@@ -24,6 +24,7 @@ def measure(call: Callable[[], Any], bare: Callable[[], Any] | None, rounds: int
     bare_times: list[float] = []
     deadline = time.monotonic() + TIME_LIMIT / 4
     megabytes = peak_megabytes(call)
+    like_after_training()
     for done in range(rounds):
         if bare is not None:
             bare_times.append(seconds(bare))

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from benchmarks.measure import cell, in_process, like_after_training, limit_memory, measure, print_table
+from benchmarks.measure import cell, in_process, limit_memory, measure, print_table
 
 DIM, PER_CLASS = 128, 4
 SIZES = (256, 1024, 4096, 16384)
@@ -96,7 +96,6 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     torch.autograd.grad(loss(small, torch.arange(8) // 2), small)  # load every library before memory is watched
     if case["who"] == "compiled":
         call()
-    like_after_training()
     return measure(call, bare if upstream is not None else None, rounds=5 if n <= 4096 else 1)
 
 
