@@ -47,12 +47,16 @@ MEMBERS: dict[str, tuple[str, dict[str, Any]]] = {**{n: (n, {}) for n in losses.
 
 # What each law cannot ask of a method, and why
 DRAWS = {"margin", "margin by class", "triplet random"}  # draws depend on the row and on the order of the columns
-PAIRS_BY_ORDER = {
+PAIRS_BY_ORDER = {  # 1st with 2nd, 3rd with 4th of a class; the first half of a class supports the second
     "npairs",
     "angular",
     "npairs_angular",
     "npairs without penalty",
-}  # 1st with 2nd, 3rd with 4th of a class
+    "prototypical",
+}
+CONSTANTS = {"ranked_list", "circle", "drml"}  # weights, weights, and the target of the reconstruction
+NO_REFERENCES = {"npairs_angular", "dreml", "drml"}  # several losses in one: they do not even take the argument
+SLEEPING = ("sources", "targets", "score")  # relations start with no say in the embedding
 RAW_BY_DEFAULT = {"npairs_angular"}  # one half is normalised and the other is not
 
 
@@ -112,7 +116,11 @@ def test_order_of_rows_does_not_matter(member: str) -> None:
 
 
 def rename(loss: nn.Module, new_name: Tensor) -> None:
-    """Move what the loss has learned about each class to the new name of the class."""
+    """Move what the loss knows about each class to the new name of the class."""
+    groupings = getattr(loss, "groupings", None)
+    if groupings is not None:  # a meta-class of each class, (L, C); the parameters are about those
+        groupings[:, new_name] = groupings.clone()
+        return
     for p in loss.parameters():
         if len(p) % C == 0:
             by_class = p.detach().clone().view(C, -1)
@@ -184,8 +192,8 @@ def test_gradient_follows_what_is_done_with_the_value(member: str) -> None:
 @each
 def test_gradient_is_the_derivative_of_the_value(member: str) -> None:
     """By finite differences along random directions: needs no reference."""
-    if member in ("ranked_list", "circle"):
-        pytest.skip("its weights are not differentiated, by definition")
+    if member in CONSTANTS:
+        pytest.skip("what it holds constant is not differentiated, by definition")
     x, labels = ZOO["random"]
     generator = torch.Generator().manual_seed(0)
     _, grad = run(make(member), x, labels)
@@ -218,7 +226,7 @@ def test_parameters_get_gradients(member: str) -> None:
     loss(*ZOO["random"]).backward()  # the embeddings themselves need none
     for name, p in loss.named_parameters():
         assert p.grad is not None, name
-        assert bool(p.grad.any()), name
+        assert bool(p.grad.any()) or any(word in name for word in SLEEPING), name
 
 
 @each
@@ -379,7 +387,8 @@ def test_autocast_changes_nothing(member: str) -> None:
         found = run(make(member).float(), x, labels)
         narrow, _ = run(make(member).float(), x.bfloat16(), labels)
     assert found[0].dtype == narrow.dtype == torch.float32
-    close(found, expected, 1e-6)
+    compared = 1 if member == "drml" else 2  # its layers go backward as any layers do under autocast
+    close(found[:compared], expected[:compared], 1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------------ labels
@@ -570,7 +579,7 @@ def test_wrong_references_are_refused_in_words(title: str) -> None:
             make(member)(X, Y, refs, ref_labels)
 
 
-@pytest.mark.parametrize("member", [m for m in MEMBERS if m not in PLAIN and m != "npairs_angular"])
+@pytest.mark.parametrize("member", [m for m in MEMBERS if m not in PLAIN and m not in NO_REFERENCES])
 def test_references_are_refused_where_they_mean_nothing(member: str) -> None:
     with pytest.raises(InputError, match="without"):
         make(member)(X, Y, X, Y)
@@ -693,10 +702,11 @@ def test_search_space_holds_parameters_and_their_defaults(name: str) -> None:
 @each_method
 def test_presets_build_and_run(name: str) -> None:
     needed = [key for key, p in losses.method(name).parameters.items() if p.default is p.empty]
-    required = {key: NEEDED[key] for key in needed}
     for preset, params in losses.method(name).presets.items():
-        loss = losses.create(name, preset=preset, **required)
-        assert bool(loss(ZOO["random"][0].float(), ZOO["random"][1]).isfinite())
+        known = {"num_classes": 12, "dim": params.get("members", 1) * params.get("meta_classes", D)}
+        loss = losses.create(name, preset=preset, **{key: known[key] for key in needed})
+        x = torch.randn(16, known["dim"], generator=torch.Generator().manual_seed(0))
+        assert bool(loss(x, torch.arange(16) // 2).isfinite())
         assert params, preset  # a preset that says nothing is the default
 
 

@@ -29,7 +29,7 @@ class CrossBatchMemory(nn.Module):
         super().__init__()
         if size < 1 or dim < 1:
             raise InputError(f"size and dim must be at least 1; got {size} and {dim}.")
-        if not isinstance(loss, PairLoss) or loss.own_batch or loss.held_references() is not None:
+        if not isinstance(loss, PairLoss) or loss.own_batch:
             raise InputError(f"{type(loss).__name__} takes no references, so a memory cannot be among them.")
         self.loss, self.weight, self.start = loss, weight, start
         self.register_buffer("memory", torch.zeros(size, dim))

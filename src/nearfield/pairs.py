@@ -55,6 +55,7 @@ class Block:
     rows: Tensor  # (B,) which of the caller's queries each row is
     order: Tensor  # (B,) which row of the label order, in which columns also stand
     pos_index: Tensor  # (B, P) which column each positive is; padding points at column N
+    present: Tensor  # () how many of all queries, not only of this block, have positives
     survey: Tensor  # what the first sweep found, for losses that `survey`
     dim: int  # D, the embedding size
     turn: Tensor  # () how often the loss was called in training: seeds what is drawn
@@ -105,6 +106,14 @@ def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
     return (total.log() + top).masked_fill(empty, 0.0), *(t.div_(total[:, None]) for t in terms)
 
 
+class Held(NamedTuple):
+    """Vectors that a loss holds itself, in ascending order of their labels."""
+
+    vectors: Tensor  # (C, D)
+    labels: Tensor  # (C,)
+    as_rows: bool = False  # whether they are the queries and the batch the references
+
+
 Miner = Callable[[Block], Block]
 Reduction = Literal["sum", "batch", "usable", "terms"]
 
@@ -128,6 +137,7 @@ class PairLoss(nn.Module):
 
     normalized: ClassVar[bool] = True  # whether the method compares unit vectors
     needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
+    options: ClassVar[type] = EngineOptions  # what every loss of the family takes beside its own parameters
     constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
     own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
     measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
@@ -167,8 +177,8 @@ class PairLoss(nn.Module):
         """Join the surveys of all blocks; rows stay in label order, one more at the end stands for padding."""
         return torch.cat([*parts, parts[0].new_zeros(1, *parts[0].shape[1:])])
 
-    def held_references(self) -> tuple[Tensor, Tensor] | None:
-        """References that the loss holds itself, such as proxies, with their labels; None (the default) if none."""
+    def held(self, labels: Tensor) -> Held | None:
+        """Vectors that the loss holds itself, such as proxies, to compare a batch with these labels with."""
         return None
 
     def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -274,6 +284,7 @@ class Layout(NamedTuple):
     start: Tensor  # (M,) first reference with the query's label
     stop: Tensor  # (M,) one past the last
     own: Tensor | None  # (M,) the query's own column when queries and references are the same items
+    present: Tensor  # () how many queries have positives
 
     @property
     def num_pos(self) -> Tensor:
@@ -298,7 +309,13 @@ def arrange(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
 ) -> Scene:
     """Check the input, prepare the vectors as the loss asks, and sort everything by label."""
-    labels, references, reference_labels = _check(loss, queries, labels, references, reference_labels)
+    held = _check(loss, queries, labels, references, reference_labels)
+    labels = labels.to(queries.device, torch.int64)
+    reference_labels = None if reference_labels is None else reference_labels.to(queries.device, torch.int64)
+    if held is not None:
+        references, reference_labels = held.vectors, held.labels
+        if held.as_rows:
+            queries, labels, references, reference_labels = references, reference_labels, queries, labels
     raw_queries, raw_references = queries, queries if references is None else references
     queries = _prepare(loss, queries)
     if references is not None:
@@ -312,41 +329,42 @@ def arrange(
         queries, references = loss.combine(queries, rows, columns)
         labels, reference_labels = labels[rows], labels[columns]
     layout = _layout(labels, reference_labels)
-    queries = queries[layout.rows]
-    references = None if references is None else references[layout.columns]
+    queries = _in_order(queries, layout.rows)
+    references = None if references is None else _in_order(references, layout.columns)
     if loss.measure in ("euclidean", "sqeuclidean"):  # distances do not move with the origin, but their rounding does
         origin = (queries if references is None else references).detach().mean(0)
         queries = queries - origin
         references = None if references is None else references - origin
     usable = _usable(loss, layout.num_pos, layout.num_neg)
     loss.last = {"anchors": len(usable), "unusable_anchors": len(usable) - int(usable.sum())}
-    return Scene(layout, queries, references, (raw_queries[layout.rows[usable]], raw_references), pairing)
+    if held is not None and held.as_rows:  # each of the batch has its proxy
+        loss.last = {"anchors": len(layout.columns), "unusable_anchors": 0}
+    raw = raw_queries if bool(usable.all()) else raw_queries[layout.rows[usable]]
+    return Scene(layout, queries, references, (raw, raw_references), pairing)
 
 
 def _check(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Labels, references and their labels, fit to be compared; InputError says what is not."""
+) -> Held | None:
+    """What the loss holds; InputError if what is to be compared is not fit for it."""
     name = type(loss).__name__
     check_vectors("embeddings", queries, loss.check_finite)
     labels = check_labels("labels", labels, queries)
     if loss.measure == "snr" and queries.shape[1] < 2:
         raise InputError(f"embeddings must have at least 2 dims: {name} compares variances over them; got 1.")
-    held = loss.held_references()
+    held = loss.held(labels)
     if held is not None:
         if references is not None:
-            raise InputError(f"{name} compares with the references it holds; call it without others.")
-        references, reference_labels = held
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= len(references):
-            bad = low if low < 0 else high
-            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(references) - 1}; got {bad}.")
+            raise InputError(f"{name} compares with the vectors it holds; call it without references.")
+        if held.vectors.shape[1] != queries.shape[1]:
+            raise InputError(f"embeddings must have the proxies' {held.vectors.shape[1]} dims; got {queries.shape[1]}.")
+        return held
     if references is None:
         if reference_labels is not None:
             raise InputError("reference_labels were given without references; give both or neither.")
         if len(queries) < 2:
             raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
-        return labels, None, None
+        return None
     if loss.own_batch:
         raise InputError(f"{name} compares a batch with itself; call it without references.")
     if reference_labels is None:
@@ -354,7 +372,8 @@ def _check(
     check_vectors("references", references, loss.check_finite)
     if references.shape[1] != queries.shape[1]:
         raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
-    return labels, references, check_labels("reference_labels", reference_labels, references)
+    check_labels("reference_labels", reference_labels, references)
+    return None
 
 
 def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
@@ -397,13 +416,19 @@ def _prepare(loss: PairLoss, x: Tensor) -> Tensor:
     return F.normalize(x, dim=1, eps=1e-12) if loss.normalize else x
 
 
+def _in_order(x: Tensor, order: Tensor) -> Tensor:
+    """x[order], or x itself where that is the same: proxies may be many, and they come in order."""
+    return x if torch.equal(order, torch.arange(len(x), device=x.device)) else x[order]
+
+
 def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
     labels, rows = labels.sort(stable=True)
     known, columns = (labels, rows) if reference_labels is None else reference_labels.sort(stable=True)
     start = torch.searchsorted(known, labels)
     stop = torch.searchsorted(known, labels, right=True)
     own = torch.arange(len(labels), device=labels.device) if reference_labels is None else None
-    return Layout(labels, rows, columns, start, stop, own)
+    present = (stop - start > (0 if own is None else 1)).sum()
+    return Layout(labels, rows, columns, start, stop, own, present)
 
 
 def _usable(loss: PairLoss, num_pos: Tensor, num_neg: Tensor) -> Tensor:
@@ -426,6 +451,7 @@ class Places(NamedTuple):
     labels: Tensor  # (B,)
     rows: Tensor  # (B,)
     order: Tensor  # (B,)
+    present: Tensor  # ()
 
 
 class Answer(NamedTuple):
@@ -452,7 +478,7 @@ def _places(layout: Layout, at: slice) -> Places:
         pos_index = pos_index.masked_fill(pos_index >= stop, nobody)
     order = torch.arange(at.start, at.stop, device=start.device)
     counts = layout.num_pos[at], layout.num_neg[at]
-    return Places(pos_index, own_index, *counts, layout.labels[at], layout.rows[at], order)
+    return Places(pos_index, own_index, *counts, layout.labels[at], layout.rows[at], order, layout.present)
 
 
 def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
@@ -493,7 +519,7 @@ def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, 
     pos = x.gather(1, places.pos_index).masked_fill(padding, -measure.far)
     neg = x.scatter_(1, places.own_index, measure.far)
     neg[:, -1] = measure.far
-    _, _, num_pos, num_neg, labels, rows, order = places
+    _, _, num_pos, num_neg, labels, rows, order, present = places
     num_pos, num_neg = num_pos.to(x.dtype), num_neg.to(x.dtype)
     block = Block(
         pos,
@@ -504,6 +530,7 @@ def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, 
         rows,
         order,
         places.pos_index,
+        present.to(x.dtype),
         survey,
         dim,
         loss.turn,
@@ -550,7 +577,8 @@ def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[t
     survey = q.new_empty(0)
     if loss.surveys:
         parts = []
-        for at, u, row_sq, places in _sweep(loss, layout, q, r):
+        for looked in _sweep(loss, layout, q, r):
+            at, u, row_sq, places = looked
             block = _block(loss, q.shape[1], u, row_sq, places, survey)
             parts.append(loss.survey(block))
         survey = loss.gather_survey(parts)
@@ -605,8 +633,8 @@ class _Stream(torch.autograd.Function):
             divisor = _divisor(loss, len(q), terms)
             grad_r = grad_r[:-1]
             if references is None:
-                return value / divisor, (grad_q + grad_r) / divisor, None, *(g / divisor for g in grads)
-            return value / divisor, grad_q / divisor, grad_r / divisor, *(g / divisor for g in grads)
+                return value / divisor, grad_q.add_(grad_r).div_(divisor), None, *(g / divisor for g in grads)
+            return value / divisor, grad_q.div_(divisor), grad_r.div_(divisor), *(g / divisor for g in grads)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -621,8 +649,13 @@ class _Stream(torch.autograd.Function):
         inputs, grads = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
         if grad_value is None:
             return (None,) * (3 + half)
-        scaled = [None if g is None else _Scale.apply(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]  # type: ignore[no-untyped-call]
+        scale = _Scale.apply if torch.is_grad_enabled() else _scale  # a second derivative is asked for
+        scaled = [None if g is None else scale(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]  # type: ignore[no-untyped-call]
         return None, None, None, *scaled
+
+
+def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
+    return grad_value * gradient
 
 
 class _Scale(torch.autograd.Function):
@@ -651,7 +684,10 @@ def pair_weights(
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
 ) -> Tensor:
-    """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the one place where they all exist."""
+    """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the one place where they all exist.
+
+    Rows are the embeddings; columns the references, the proxies of losses that hold them, or the embeddings again.
+    """
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
         layout, q, r, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
         r = q if r is None else r
@@ -660,6 +696,9 @@ def pair_weights(
             w[layout.rows[at, None], layout.columns] = answer.weights[:, :-1]
             terms += answer.terms
         w /= _divisor(loss, len(q), terms)
+        held = loss.held(labels)
+        if held is not None and held.as_rows:
+            return w.T.contiguous()
         if pairing is None:
             return w
         return loss.unfold(w, *pairing, w.new_zeros(len(embeddings), len(embeddings)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from torch import nn
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
-from nearfield.pairs import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Method:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     similarities: str = ""  # of S, P, N: what the Multi-Similarity paper (Table 1) says the weight of a negative uses
     sampler: str = "m_per_class"
+    recipe: OptimizerConfig | None = None  # the published optimiser, where there is one
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -101,4 +102,5 @@ def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
 def _accepted(found: Method) -> set[str]:
     """Keyword names that the method takes: its own, and the engine's if it passes them on."""
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(found.build).parameters.values())
-    return set(found.parameters) | (set(EngineOptions.__annotations__) if open_ended else set())
+    shared = getattr(found.build, "options", None) if open_ended else None
+    return set(found.parameters) | (set(get_type_hints(shared)) if shared else set())

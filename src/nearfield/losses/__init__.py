@@ -1,6 +1,31 @@
 """Every loss by name: `create("multi_similarity", alpha=2.0)`, `names()`."""
 
-from nearfield.losses import neighbourhood, npairs, pairwise, proxies, ranking, triplets
+from nearfield.losses import (
+    classifiers,
+    clusters,
+    ensembles,
+    neighbourhood,
+    npairs,
+    pairwise,
+    proxies,
+    ranking,
+    relations,
+    triplets,
+)
 from nearfield.registry import create, method, names
 
-__all__ = ["create", "method", "names", "neighbourhood", "npairs", "pairwise", "proxies", "ranking", "triplets"]
+__all__ = [
+    "classifiers",
+    "clusters",
+    "create",
+    "ensembles",
+    "method",
+    "names",
+    "neighbourhood",
+    "npairs",
+    "pairwise",
+    "proxies",
+    "ranking",
+    "relations",
+    "triplets",
+]

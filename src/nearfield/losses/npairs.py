@@ -8,6 +8,7 @@ Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +123,8 @@ class Angular(PairLoss):
 )
 class NPairsAngular(nn.Module):
     """N-pairs on the raw embeddings plus `lam` times Angular on the normalised ones."""
+
+    options: ClassVar[type] = EngineOptions
 
     def __init__(
         self, angle: float = 45.0, lam: float = 2.0, l2: float = 5e-4, **engine: Unpack[EngineOptions]

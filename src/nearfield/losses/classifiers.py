@@ -1,0 +1,229 @@
+"""Classification with a margin, and with several centers for each class.
+
+Axes: B queries of a block, C classes, K centers of a class, D dims. See `nearfield.pairs` for what a block is, and
+`nearfield.losses.proxies` for what holds the proxies.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.config import OptimizerConfig
+from nearfield.errors import InputError, require_positive
+from nearfield.losses.proxies import ProxyLoss, ProxyOptions, cross_entropy
+from nearfield.pairs import Block, Weighted
+from nearfield.registry import Real, Whole, register
+
+MAX_COSINE = 1 - 1e-7  # the slope of cos(theta + margin) is singular at theta = 0
+FAR = -1e6  # a similarity so low that its share of any softmax is 0, yet finite
+
+
+@register(
+    "cosface",
+    "Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018",
+    space={"scale": Real(8.0, 200.0, log=True), "margin": Real(0.0, 0.7)},
+    presets={
+        "reality_check_cub": {"margin": 0.6182, "scale": 100.0},
+        "reality_check_cars": {"margin": 0.4324, "scale": 161.5},
+        "reality_check_sop": {"margin": 0.3364, "scale": 100.0},
+    },
+    sampler="shuffle",
+    recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=2.53e-3, weight_decay=1e-4),
+)
+class CosFace(ProxyLoss):
+    """Normalised softmax whose own class must win by a margin of the cosine.
+
+        L = 1/M sum_i -log softmax at y_i of   scale (cos_y - margin),   scale cos_c  (c != y)
+
+    W = scale (softmax - 1[c = y]) / M.
+    """
+
+    def __init__(
+        self, num_classes: int, dim: int, scale: float = 64.0, margin: float = 0.35, **options: Unpack[ProxyOptions]
+    ) -> None:
+        super().__init__(num_classes, dim, **options)
+        (self.scale,) = require_positive(scale=scale)
+        self.margin = margin
+
+    def weigh(self, block: Block) -> Weighted:
+        s = self.scale
+        value, pos, neg = cross_entropy(s * (block.pos - self.margin), s * block.neg)
+        return Weighted(value, s * pos, neg.mul_(s))
+
+
+@register(
+    "arcface",
+    "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019",
+    space={"scale": Real(8.0, 250.0, log=True), "margin": Real(0.0, 0.7)},
+    presets={
+        "reality_check_cub": {"margin": math.radians(23.22), "scale": 100.0},
+        "reality_check_cars": {"margin": math.radians(20.52), "scale": 49.5},
+        "reality_check_sop": {"margin": math.radians(18.63), "scale": 220.3},
+    },
+    sampler="shuffle",
+    recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=5.13e-3, weight_decay=1e-4),
+)
+class ArcFace(ProxyLoss):
+    """Normalised softmax whose own class must win by a margin of the angle, in radians.
+
+        L = 1/M sum_i -log softmax at y_i of   scale cos(theta_y + margin),   scale cos_c  (c != y)
+
+    Beyond theta_y > pi - margin, where cos(theta + margin) would rise again, the target is cos theta - margin sin
+    margin, so that it stays monotone (some ports have no such guard). W = scale (softmax - 1[c = y]) / M, times
+    sin(theta + margin) / sin(theta) at y; a cosine above 1 - 1e-7 no longer pulls.
+    """
+
+    def __init__(
+        self, num_classes: int, dim: int, scale: float = 64.0, margin: float = 0.5, **options: Unpack[ProxyOptions]
+    ) -> None:
+        super().__init__(num_classes, dim, **options)
+        (self.scale,) = require_positive(scale=scale)
+        self.margin = check_angle(margin)
+
+    def weigh(self, block: Block) -> Weighted:
+        s = self.scale
+        target, slope = add_angle(block.pos, self.margin)
+        value, pos, neg = cross_entropy(s * target, s * block.neg)
+        return Weighted(value, s * slope * pos, neg.mul_(s))
+
+
+@register(
+    "sub_center_arcface",
+    "Deng et al., Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces, ECCV 2020",
+    space={"scale": Real(8.0, 250.0, log=True), "margin": Real(0.0, 0.7), "centers": Whole(2, 6)},
+    sampler="shuffle",
+    recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=5e-4),
+)
+class SubCenterArcFace(ProxyLoss):
+    """ArcFace with several centers for each class: an embedding is compared with the nearest center of a class.
+
+        cos_c = max_k x_i . w_ck,   then as ArcFace
+
+    Outliers of a class gather around centers of their own. Equally near centers: the first is taken.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        scale: float = 64.0,
+        margin: float = 0.5,
+        centers: int = 3,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, dim, centers, **options)
+        (self.scale,) = require_positive(scale=scale)
+        self.margin = check_angle(margin)
+
+    def weigh(self, block: Block) -> Weighted:
+        s = self.scale
+        (pos, at_pos), (neg, at_neg) = (self._nearest(x) for x in (block.pos, block.neg[:, :-1]))
+        target, slope = add_angle(pos, self.margin)
+        value, pos, neg = cross_entropy(s * target, s * neg)
+        return to_centers(value, at_pos * (s * slope * pos)[:, :, None], at_neg.mul_(neg.mul_(s)[:, :, None]))
+
+    def _nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of each class's K similarities, (B, C), and a one where it is, (B, C, K)."""
+        best, at = by_class(x, self.centers).max(2, keepdim=True)
+        return best[:, :, 0], torch.zeros_like(by_class(x, self.centers)).scatter_(2, at, 1.0)
+
+
+@register(
+    "soft_triple",
+    "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019",
+    space={
+        "scale": Real(5.0, 100.0, log=True),
+        "gamma": Real(0.01, 1.0, log=True),
+        "tau": Real(0.0, 0.5),
+        "delta": Real(0.0, 0.5),
+    },
+    presets={
+        "reality_check_cub": {"scale": 78.02, "gamma": 1 / 58.95, "tau": 0.3754, "delta": 0.4307},
+        "reality_check_cars": {"scale": 17.69, "gamma": 1 / 19.18, "tau": 0.0669, "delta": 0.3588},
+        "reality_check_sop": {"scale": 100.0, "gamma": 1 / 47.9, "tau": 0.0, "delta": 0.3145},
+    },
+    sampler="shuffle",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, loss_lr=1e-2, weight_decay=1e-4, eps=0.01, loss_eps=0.01),
+)
+class SoftTriple(ProxyLoss):
+    """Normalised softmax with several centers for each class, softly chosen, and a pull that merges spare ones.
+
+        S_c = sum_k softmax_k(x_i . w_ck / gamma) x_i . w_ck
+        L = 1/M sum_i -log softmax at y_i of scale (S_c - delta 1[c = y])
+          + tau / (C K (K - 1)) sum_c sum_{s < t} sqrt(2 + 1e-5 - 2 w_cs . w_ct)
+
+    Through the inner softmax, dS_c/ds_k = p_k (1 + (s_k - S_c) / gamma), which is negative for weak centers. The
+    regulariser counts each pair once and divides by K (K - 1), half the mean, as the authors do. Ports differ: one
+    multiplies by gamma instead of dividing, another takes the inner softmax over classes. The reality check's gamma is
+    read as an inverse temperature, and its presets are inverted here.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        scale: float = 20.0,
+        gamma: float = 0.1,
+        tau: float = 0.2,
+        delta: float = 0.01,
+        centers: int = 10,
+        **options: Unpack[ProxyOptions],
+    ) -> None:
+        super().__init__(num_classes, dim, centers, **options)
+        self.scale, self.gamma = require_positive(scale=scale, gamma=gamma)
+        self.tau, self.delta = tau, delta
+
+    def weigh(self, block: Block) -> Weighted:
+        s = self.scale
+        (pos, of_pos), (neg, of_neg) = (self._soft(x) for x in (block.pos, block.neg[:, :-1]))
+        value, pos, neg = cross_entropy(s * (pos - self.delta), s * neg)
+        return to_centers(value, of_pos * (s * pos)[:, :, None], of_neg.mul_(neg.mul_(s)[:, :, None]))
+
+    def _soft(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Similarity to each class, (B, C), and its derivative with respect to each of the class's K, (B, C, K)."""
+        x = by_class(x, self.centers).clamp(min=FAR)
+        share = torch.softmax(x / self.gamma, 2)
+        whole = (share * x).sum(2, keepdim=True)
+        return whole[:, :, 0], share.mul_((x - whole).div_(self.gamma).add_(1))
+
+    def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
+        if self.centers == 1 or not self.tau:
+            return None
+        with torch.autocast(self.proxies.device.type, enabled=False):
+            w = F.normalize(self.proxies, dim=1, eps=1e-12).view(self.num_classes, self.centers, -1)  # (C, K, D)
+            s, t = torch.triu_indices(self.centers, self.centers, 1, device=w.device)
+            gaps = (2 + 1e-5 - 2 * (w @ w.mT)[:, s, t]).sqrt()  # (C, K (K - 1) / 2)
+        return self.tau * gaps.sum() / (self.num_classes * self.centers * (self.centers - 1))
+
+
+def by_class(x: Tensor, centers: int) -> Tensor:
+    """Similarities (B, C K) to all centers, those of a class together, (B, C, K)."""
+    return x.reshape(len(x), -1, centers)
+
+
+def to_centers(value: Tensor, pos: Tensor, neg: Tensor) -> Weighted:
+    """The answer for a block from derivatives by class and center, (B, C, K); nobody's column is put back."""
+    return Weighted(value, pos.flatten(1), F.pad(neg.flatten(1), (0, 1)))
+
+
+def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """cos(theta + margin), going on straight where it would rise again, and its slope with respect to cos(theta)."""
+    c = cosine.clamp(-MAX_COSINE, MAX_COSINE)
+    sine = (1 - c.square()).sqrt()
+    inside = cosine.abs() <= MAX_COSINE
+    turned = c < -math.cos(margin)  # theta > pi - margin
+    value = torch.where(turned, c - margin * math.sin(margin), c * math.cos(margin) - sine * math.sin(margin))
+    slope = torch.where(turned, 1.0, math.cos(margin) + c * math.sin(margin) / sine)
+    return value, slope * inside
+
+
+def check_angle(margin: float) -> float:
+    """`margin`, or InputError unless it is an angle in radians, at most a right one."""
+    if not 0 <= margin <= math.pi / 2:
+        raise InputError(f"margin must be an angle from 0 to pi/2 radians; got {margin}. Convert with math.radians.")
+    return margin

@@ -1,0 +1,291 @@
+"""Losses on clusterings of a batch: medoids that compete with the true classes, prototypes that queries choose from.
+
+Axes: B queries of a block, P positives, N items of the batch (references), J candidates for a medoid, C classes,
+K medoids, D dims. See `nearfield.pairs` for what a block is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from nearfield.errors import InputError
+from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, PairLoss, Weighted, is_real, log_sum_exp
+from nearfield.registry import Real, register
+
+
+def entropy(groups: Tensor, number: int) -> Tensor:
+    """Entropy of J partitions of N items into `number` groups, (J, N) -> (J,); exactly 0 if one group has them all."""
+    sizes = []  # of each item's group
+    for part in groups.split(max(1, BLOCK_ENTRIES // number)):
+        table = torch.zeros(len(part), number, dtype=torch.float32, device=part.device)
+        sizes.append(table.scatter_add_(1, part, table.new_ones(()).expand_as(part)).gather(1, part))
+    return (groups.shape[1] / torch.cat(sizes).double()).log().mean(1)
+
+
+def structured_margin(truth: Tensor, found: Tensor) -> Tensor:
+    """1 - NMI of the classes (N,) with each of J clusterings (J, N), (J,); between 0 and 1.
+
+    NMI = I / sqrt(H H'), I = H + H' - H of both together. One group against several shares no information, NMI = 0; one
+    against one is agreement, NMI = 1.
+    """
+    classes, clusters = int(truth.max()) + 1, int(found.max()) + 1
+    own, other = entropy(truth[None], classes), entropy(found, clusters)
+    shared = own + other - entropy(truth * clusters + found, classes * clusters)
+    both_one = (own + other == 0).to(shared.dtype)
+    either_one = own * other == 0
+    return 1 - torch.where(either_one, both_one, shared / (own * other).sqrt()).clamp(0, 1)
+
+
+class MedoidSearch:
+    """Loss-augmented inference: medoids S with a large F(S) + gamma (1 - NMI), all candidates of a step at once.
+
+    Scores and distances closer than `tie`, which is what rounding may do to them, count as equal: a candidate nearer to
+    all others goes first, then the one that stands first; an item goes to the medoid that was chosen first.
+    """
+
+    def __init__(self, d: Tensor, truth: Tensor, gamma: float) -> None:
+        eps = torch.finfo(d.dtype).eps
+        self.d = d.double()  # (N, N)
+        self.truth, self.gamma = truth, gamma  # (N,) class of each item, 0 ... C - 1
+        self.central = -self.d.sum(1)  # (N,)
+        self.tie = 16 * eps * (math.sqrt(len(d)) * float(self.d.max()) + gamma)
+        self.everyone = torch.arange(len(d), device=d.device)
+        self.candidates, self.evaluated = 0, 0
+
+    def medoids(self, sweeps: int) -> Tensor:
+        """Greedy choice (Algorithm 1 of Song et al.), then `sweeps` of refinement at most (Algorithm 2), (C,)."""
+        number = int(self.truth.max()) + 1
+        medoids = self._best(self.everyone, self.central)[None]  # one cluster has the same NMI whoever is its medoid
+        for place in range(1, number):
+            free = torch.ones_like(self.everyone, dtype=torch.bool)
+            free[medoids] = False
+            score = -torch.minimum(self.d[free], self.d[medoids].amin(0)).sum(1)
+            medoids = torch.cat([medoids, self._choose(self.everyone[free], score, medoids, place)[None]])
+        for _ in range(sweeps if number > 1 else 0):
+            before = medoids
+            medoids = self._refine(medoids)
+            if torch.equal(before, medoids):
+                break
+        return medoids
+
+    def _refine(self, medoids: Tensor) -> Tensor:
+        """One sweep of PAM: the best medoid of every cluster in turn, the clusters staying as they were."""
+        medoids, places = medoids.clone(), self.everyone[: len(medoids)]
+        _, held = self.assign(medoids, places)
+        for place in range(len(medoids)):
+            (members,) = (held == place).nonzero(as_tuple=True)
+            if len(members) > 1:
+                others = medoids[places != place]
+                medoids[place] = self._choose(members, self.within(members), others, place)
+        return medoids
+
+    def within(self, members: Tensor) -> Tensor:
+        """-sum of the distances of a cluster's members to each of them, (J,)."""
+        return -self.d[members[:, None], members].sum(1)
+
+    def assign(self, medoids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance of each item to its nearest medoid, (N,), and that medoid's place, (N,); medoids keep their own."""
+        d = self.d[medoids]  # (K, N)
+        near = d.amin(0)
+        held = places[(d <= near + self.tie).int().argmax(0)]
+        held[medoids] = places
+        return near, held
+
+    def _choose(self, candidates: Tensor, score: Tensor, medoids: Tensor, place: int) -> Tensor:
+        """The candidate with the largest score + gamma (1 - NMI) as medoid number `place` beside `medoids`.
+
+        A margin is at most 1, so a candidate with score + gamma below what the best score reaches is not evaluated.
+        """
+        places = self.everyone[: len(medoids) + 1]
+        near, held = self.assign(medoids, places[places != place])
+        reach = near + torch.where(held > place, self.tie, -self.tie)  # a tie goes to the lower place
+        reach[medoids] = -math.inf
+        first = score.argmax()[None]
+        goal = score[first] + self.gamma * self._margin(candidates[first], reach, held, place)
+        (hopeful,) = (score + self.gamma >= goal - self.tie).nonzero(as_tuple=True)
+        hopeful = hopeful if len(hopeful) else first  # not a number: nobody is
+        self.candidates += len(candidates)
+        self.evaluated += len(hopeful)
+        candidates = candidates[hopeful]
+        return self._best(candidates, score[hopeful] + self.gamma * self._margin(candidates, reach, held, place))
+
+    def _margin(self, candidates: Tensor, reach: Tensor, held: Tensor, place: int) -> Tensor:
+        """1 - NMI with each candidate as medoid number `place`: it takes the items within their `reach`, (J,)."""
+        found = torch.where(self.d[candidates] < reach, place, held)  # (J, N)
+        found[self.everyone[: len(candidates)], candidates] = place
+        return structured_margin(self.truth, found)
+
+    def _best(self, candidates: Tensor, score: Tensor) -> Tensor:
+        tied = score >= score.amax() - self.tie
+        central = self.central[candidates].masked_fill(~tied, -math.inf)
+        return candidates[(central >= central.amax() - self.tie).int().argmax()]
+
+    def true_medoids(self) -> Tensor:
+        """The medoid of every item's class, (N,)."""
+        medoid = torch.empty_like(self.truth)
+        for label in range(int(self.truth.max()) + 1):
+            (members,) = (self.truth == label).nonzero(as_tuple=True)
+            medoid[members] = self._best(members, self.within(members))
+        return medoid
+
+
+@register(
+    "structured_clustering",
+    "Song et al., Deep Metric Learning via Facility Location, CVPR 2017; Unbiased Evaluation Eqs. 10-12",
+    space={"gamma": Real(0.1, 10.0, log=True)},
+    presets={"ronekko": {"squared": True}},
+)
+class StructuredClustering(PairLoss):
+    """Structured clustering: the true classes must beat every other choice of as many medoids, by a margin in NMI.
+
+        F(X, S) = -sum_i min_{j in S} d_ij,   F~ = sum over classes k of max_{j in k} F(X_k, {j})
+        L = [ max_{|S| = C} { F(X, S) + gamma (1 - NMI(g(S), y)) } - F~ ]_+
+
+    g(S) assigns every item to its nearest medoid, a medoid to itself; NMI = I / sqrt(H H'). The maximum is searched as
+    published: greedily, a medoid at a time, then by at most `sweeps` of PAM, which try every member of a cluster as its
+    medoid by -(sum of the cluster's distances) + gamma (1 - NMI), clusters in the order in which they were chosen. It
+    may miss the maximum, so that the value is a lower bound of the equation's. Where L > 0, dL/dd is -1 between an item
+    and its medoid in S and +1 between it and the medoid of its class, at most 2 M pairs; NMI is a constant. A class of
+    one item adds 0 to F~. `MedoidSearch` says how ties are broken. It holds all distances, O(M^2), and runs on the CPU
+    in float64; `last` tells how many candidates for a medoid there were and how many had to be evaluated.
+    DMLPlayground uses d, gamma = 1 and 5 sweeps, the defaults here; its NMI of a batch of one class is 0 and its loss
+    gamma, here 1 and 0. ronekko's code uses d^2 (preset "ronekko") and takes the clusters in random order. "Unbiased
+    Evaluation" decays a "gamma factor": in its code that is RMSprop's, not this one.
+    """
+
+    own_batch = True
+    needs = "nothing"
+    surveys = True
+    reduction = "sum"
+
+    def __init__(
+        self, gamma: float = 1.0, squared: bool = False, sweeps: int = 5, **engine: Unpack[EngineOptions]
+    ) -> None:
+        if engine.get("miner") is not None:
+            raise InputError("structured_clustering needs the distances of all pairs; leave miner out.")
+        if not 0 <= gamma < math.inf:
+            raise InputError(f"gamma must be at least 0 and finite; got {gamma}.")
+        if sweeps < 0:
+            raise InputError(f"sweeps must be at least 0; got {sweeps}.")
+        super().__init__(**engine)
+        self.gamma, self.sweeps = gamma, sweeps
+        self.measure = "sqeuclidean" if squared else "euclidean"
+
+    def survey(self, block: Block) -> Tensor:
+        """All distances of each row, and in the last column its class, as the first item of it, (B, N + 1)."""
+        d = block.neg.scatter(1, block.pos_index, block.pos).scatter_(1, block.order[:, None], 0.0)
+        d[:, -1] = torch.cat([block.order[:, None], block.pos_index], 1).amin(1)
+        return d
+
+    def gather_survey(self, parts: list[Tensor]) -> Tensor:
+        """Of each row: its medoid in S, the medoid of its class, and its share of the value, (N, 3)."""
+        rows = torch.cat(parts).cpu()  # hundreds of small steps follow
+        truth = rows[:, -1].unique(return_inverse=True)[1]
+        search = MedoidSearch(rows[:, :-1], truth, self.gamma)
+        medoids, everyone = search.medoids(self.sweeps), search.everyone
+        _, held = search.assign(medoids, everyone[: len(medoids)])
+        found, true = medoids[held], search.true_medoids()
+        margin = self.gamma * structured_margin(truth, held[None])[0]
+        value = (search.d[everyone, true] - search.d[everyone, found]).sum() + margin
+        if value <= 0:
+            found, true = everyone, everyone  # a row and itself are no pair
+        self.last |= {"candidates": search.candidates, "evaluated": search.evaluated}
+        share = (value.clamp(min=0) / len(rows)).expand(len(rows))
+        return torch.stack([found, true, share], 1).to(parts[0])
+
+    def weigh(self, block: Block) -> Weighted:
+        found, true, share = block.survey[block.order].unbind(1)
+        found, true = found.long()[:, None], true.long()[:, None]  # (B, 1)
+        pos = (block.pos_index == true).to(share.dtype) - (block.pos_index == found).to(share.dtype)
+        neg = torch.zeros_like(block.neg).scatter_(1, found, -1.0).mul_(is_real(block.neg))
+        return Weighted(share, pos, neg)
+
+
+@register(
+    "prototypical",
+    "Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017; Unbiased Evaluation Eq. 13",
+    presets={"unbiased_evaluation": {"support": 5}},
+    sampler="episodic",
+)
+class Prototypical(PairLoss):
+    """Prototypical: each query must pick its class among the means of some items of every class.
+
+        mu_k = mean of the support of class k,   L = mean over queries of -log softmax_k(-|q - mu_k|^2) at k = y_q
+
+    The batch is the episode: in row order the first `support` items of a class (None: half of them, rounded down, at
+    least 1) are its support and the others its queries. A class without others has a prototype and no queries; `last`
+    counts the rows of such classes as "support_only". Embeddings are not normalised.
+    dL/d|q - mu_k|^2 = 1[k = y] - softmax_k, which reaches each support item divided by their number. Pair weights: the
+    similarity of query and support gets its share of W_qk, and as |mu|^2 consists of the similarities inside a support,
+    those get theirs; norms are held fixed as everywhere.
+    DMLPlayground draws 12 classes of 5 support and 5 query images (preset for the 5) and expands the square, which
+    cancels for large norms. "Unbiased Evaluation" prints a distance where the code has its square.
+    """
+
+    normalized = False
+    own_batch = True
+    measure = "sqeuclidean"
+    reduction = "usable"
+
+    def __init__(self, support: int | None = None, **engine: Unpack[EngineOptions]) -> None:
+        super().__init__(**engine)
+        if support is not None and support < 1:
+            raise InputError(f"support must be at least 1, or None for half of each class; got {support}.")
+        self.support = support
+        # Set by `pairing` for what follows it: the prototype that each row of the batch supports, -1 for queries, and
+        # how many rows have no query in their class. Tensors made inside a functional transform do not outlive it.
+        self._supports: list[int] = []
+        self._support_only = 0
+
+    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Rows that are queries, and for each prototype the first row of its support."""
+        _, classes, sizes = labels.unique(return_inverse=True, return_counts=True)
+        order = classes.argsort(stable=True)
+        first = sizes.cumsum(0) - sizes  # (C,) of each class in that order
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device) - first[classes[order]]  # (N,) within the class
+        shots = (sizes // 2).clamp(min=1) if self.support is None else torch.full_like(sizes, self.support)
+        queries = rank >= shots[classes]
+        self._supports = classes.masked_fill(queries, -1).tolist()
+        self._support_only = int(sizes[sizes <= shots].sum())
+        return queries.nonzero()[:, 0], order[first]
+
+    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        support, of = self._support(x.device)
+        total = x.new_zeros(len(columns), x.shape[1]).index_add(0, of, x[support])
+        return x[rows], total / of.bincount()[:, None]
+
+    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+        support, of = self._support(full.device)
+        shots = of.bincount()
+        full[rows[:, None], support] = (weights / shots)[:, of]
+        inside = (of[:, None] == of) & ~torch.eye(len(of), dtype=torch.bool, device=of.device)
+        pull = -weights.sum(0) / (2 * shots.square())  # dL/d|mu|^2 = -sum_q W / 2, spread over the pairs of |mu|^2
+        full[support[:, None], support] = inside * pull[of]
+        return full
+
+    def _support(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows that support a prototype, and which one."""
+        supports = torch.tensor(self._supports, device=device)
+        (support,) = (supports >= 0).nonzero(as_tuple=True)
+        return support, supports[support]
+
+    def weigh(self, block: Block) -> Weighted:
+        value, share = log_sum_exp(block.pos - block.neg, one=True)  # one positive: the query's prototype
+        return Weighted(value, share.sum(1, keepdim=True), -share)
+
+    def forward(
+        self,
+        queries: Tensor,
+        labels: Tensor,
+        references: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch that is an episode; a 0-dim tensor."""
+        value = super().forward(queries, labels, references, reference_labels)
+        self.last["support_only"] = self._support_only
+        return value

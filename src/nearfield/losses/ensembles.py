@@ -1,0 +1,162 @@
+"""An ensemble over random groupings of the classes: each member learns to tell a few meta-classes apart.
+
+Axes: M items of a batch, L members, G meta-classes, C classes, D dims of all members together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.config import OptimizerConfig
+from nearfield.errors import InputError
+from nearfield.pairs import EngineOptions, check_labels, check_vectors
+from nearfield.registry import Whole, create, method, register
+
+
+@register(
+    "dreml",
+    "Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018",
+    space={"meta_classes": Whole(4, 48)},
+    presets={
+        "original": {"members": 48, "meta_classes": 12, "base": "logits"},
+        "unbiased_evaluation": {"members": 12, "meta_classes": 12, "balanced": False},
+    },
+    sampler="shuffle",
+    recipe=OptimizerConfig(name="sgd", lr=0.01, loss_lr=0.01, weight_decay=5e-4),
+)
+class DREML(nn.Module):
+    """Randomised ensembles: L networks, each trained on its own random grouping of the classes, concatenated.
+
+        L = sum_l base_l(x^l, g_l(y)),   x = [x^1 ... x^L],   g_l: classes -> meta-classes, drawn once
+
+    Members share nothing: the gradient of one does not reach another, so that `nearfield train` trains them one by one
+    or side by side (`member` gives the loss of one), each for its share of the run's steps, and joins their normalised
+    embeddings at the end. `balanced` groupings give each meta-class as many classes as the next, to one (the authors);
+    without it each class draws its meta-class, and some may stay empty (Unbiased Evaluation). The authors train each
+    member on plain logits, `base="logits"`; Unbiased Evaluation uses Proxy-NCA with learned proxies, the default here.
+    With fewer classes than `meta_classes`, each is a meta-class of its own.
+    """
+
+    options: ClassVar[type] = EngineOptions
+    groupings: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        members: int = 4,
+        meta_classes: int = 12,
+        base: str = "proxy_nca",
+        base_params: Mapping[str, Any] | None = None,
+        balanced: bool = True,
+        seed: int = 0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__()
+        if members < 1 or dim < 1 or dim % members:
+            raise InputError(f"dim must be a multiple of members, at least 1 each; got {dim} and {members}.")
+        if meta_classes < 1:
+            raise InputError(f"meta_classes must be at least 1; got {meta_classes}.")
+        groups = min(meta_classes, num_classes)
+        self.num_classes, self.dim = num_classes, dim
+        self.register_buffer("groupings", draw_groupings(members, num_classes, groups, balanced, seed))
+        params = {"num_classes": groups, "dim": dim // members, **(base_params or {}), **engine}
+        self.parts = nn.ModuleList([_base_loss(base, params) for _ in range(members)])
+
+    @property
+    def members(self) -> int:
+        """How many networks, L."""
+        return len(self.parts)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """What the members counted in their last call, added up."""
+        counts = [last_counts(part) for part in self.parts]
+        return {key: sum(count[key] for count in counts) for key in counts[0]}
+
+    def member(self, index: int) -> Member:
+        """The loss of one member, for its own embeddings (M, D / L) and the classes' labels."""
+        return Member(self.parts[index], self.groupings[index])
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The sum of the members' losses on their slices of `embeddings` (M, D); a 0-dim tensor."""
+        check_vectors("embeddings", embeddings)
+        if embeddings.shape[1] != self.dim:
+            raise InputError(f"embeddings must have dim = {self.dim} columns; got {embeddings.shape[1]}.")
+        slices = embeddings.chunk(self.members, dim=1)
+        return torch.stack([self.member(i)(x, labels) for i, x in enumerate(slices)]).sum()
+
+
+class Member(nn.Module):
+    """A base loss on meta-classes."""
+
+    grouping: Tensor
+
+    def __init__(self, base: nn.Module, grouping: Tensor) -> None:
+        super().__init__()
+        self.base = base
+        self.register_buffer("grouping", grouping)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """What the base loss counted."""
+        return last_counts(self.base)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The base loss of `embeddings` (M, D / L) with the meta-classes of `labels`; a 0-dim tensor."""
+        labels = check_labels("labels", labels, embeddings)
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(self.grouping):
+            bad = low if low < 0 else high
+            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(self.grouping) - 1}; got {bad}.")
+        value: Tensor = self.base(embeddings, self.grouping[labels])
+        return value
+
+
+class Logits(nn.Module):
+    """Cross-entropy with the embedding itself as logits: proxies that are the axes and do not learn."""
+
+    def __init__(self, num_classes: int, dim: int) -> None:
+        super().__init__()
+        if dim != num_classes:
+            raise InputError(
+                f"logits need one dim for each meta-class, dim = members x meta_classes; got {dim} a member."
+            )
+        self.last: dict[str, int] = {}
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy; a 0-dim tensor."""
+        self.last = {"anchors": len(labels), "unusable_anchors": 0}
+        return F.cross_entropy(embeddings, labels)
+
+
+def _base_loss(name: str, params: dict[str, Any]) -> nn.Module:
+    if name == "logits":
+        return Logits(params["num_classes"], params["dim"])
+    return create(name, **fitting(name, params))
+
+
+def fitting(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """`params` for the method `name`, without num_classes and dim where it does not ask for them."""
+    asked = method(name).parameters
+    return {k: v for k, v in params.items() if k in asked or k not in ("num_classes", "dim")}
+
+
+def last_counts(loss: nn.Module) -> dict[str, int]:
+    """What a loss counted in its last call."""
+    return dict(cast("dict[str, int]", loss.last))
+
+
+def draw_groupings(members: int, num_classes: int, groups: int, balanced: bool, seed: int) -> Tensor:
+    """For each member a random meta-class of each class, (L, C); drawn on the CPU, alike everywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    if not balanced:
+        return torch.randint(groups, (members, num_classes), generator=generator)
+    orders = [torch.randperm(num_classes, generator=generator) for _ in range(members)]
+    return torch.stack([order % groups for order in orders])

@@ -1,0 +1,158 @@
+"""Deep relational metric learning: several views of an image, each taught by its own images, and their relations.
+
+Axes: M items of a batch, K branches, F features of the backbone, f = F / K of a branch, D embedding dims, d = D / K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from typing_extensions import Unpack
+
+from nearfield.config import OptimizerConfig
+from nearfield.errors import InputError
+from nearfield.losses.ensembles import fitting, last_counts
+from nearfield.losses.proxies import ProxyLoss
+from nearfield.pairs import EngineOptions, PairLoss, check_labels, check_vectors
+from nearfield.registry import Real, create, register
+
+
+class Views(NamedTuple):
+    """What the embedder sees in a batch."""
+
+    nodes: Tensor  # (M, K, d) unit vectors
+    errors: Tensor  # (M, K) how badly each branch reconstructs its features
+    relations: Tensor  # (M, K, K) weight of source k in the message to l; a column sums to 1 or is 0
+    embedding: Tensor  # (M, D)
+
+
+class RelationalEmbedder(nn.Module):
+    """From features (M, F) to relation-aware embeddings (M, D); the head of the network.
+
+    n_k = normalise(W_k f_k + b_k),   f = [f_1 ... f_K]
+    e_k = mean (f_k - Dec_k(n_k))^2                             input and target detached: trains the decoders alone
+    s_kl = ReLU(u . (A_k f_k - B_l f_l) + c),   s_kl / sum_k s_kl    over the source k; features detached
+    o_l = V [n_l ; sum_k s_kl n_k] + v,   V = [I | 0] at the start, shared by all l;   embedding [o_1 ... o_K]
+    """
+
+    def __init__(self, features: int, dim: int, branches: int) -> None:
+        super().__init__()
+        if branches < 1 or features % branches or dim % branches:
+            raise InputError(f"features and dim must be multiples of branches; got {features}, {dim} and {branches}.")
+        wide, narrow = features // branches, dim // branches
+        self.branches = branches
+
+        def one_each(inputs: int, outputs: int, bias: bool = True) -> nn.ModuleList:
+            return nn.ModuleList([nn.Linear(inputs, outputs, bias) for _ in range(branches)])
+
+        self.nodes, self.decoders = one_each(wide, narrow), one_each(narrow, wide)
+        self.sources, self.targets = one_each(wide, narrow, bias=False), one_each(wide, narrow, bias=False)
+        self.score = nn.Linear(narrow, 1)
+        self.output = nn.Linear(2 * narrow, narrow)
+        with torch.no_grad():
+            self.output.weight.copy_(torch.eye(narrow, 2 * narrow))
+            self.output.bias.zero_()
+
+    def look(self, features: Tensor) -> Views:
+        """Nodes, reconstruction errors, relations and embedding of `features` (M, F)."""
+        parts = features.unflatten(1, (self.branches, -1))  # (M, K, f)
+        nodes = F.normalize(_each(self.nodes, parts), dim=2, eps=1e-12)  # (M, K, d)
+        errors = (parts.detach() - _each(self.decoders, nodes.detach())).square().mean(2)
+        sources, targets = _each(self.sources, parts.detach()), _each(self.targets, parts.detach())
+        scores = self.score(sources[:, :, None] - targets[:, None]).squeeze(3).relu()  # (M, K, K)
+        relations = F.normalize(scores, p=1.0, dim=1)
+        messages = relations.transpose(1, 2) @ nodes  # (M, K, d)
+        embedding = self.output(torch.cat([nodes, messages], 2)).flatten(1)
+        return Views(nodes, errors, relations, embedding)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Embeddings (M, D)."""
+        return self.look(features).embedding
+
+
+def _each(layers: nn.ModuleList, parts: Tensor) -> Tensor:
+    """Layer k on part k, (M, K, ...)."""
+    return torch.stack([layer(part) for layer, part in zip(layers, parts.unbind(1), strict=True)], 1)
+
+
+@register(
+    "drml",
+    "Zheng et al., Deep Relational Metric Learning, ICCV 2021",
+    space={"emb_weight": Real(1.0, 20.0, log=True), "rec_weight": Real(0.1, 10.0, log=True)},
+    presets={
+        "proxy_anchor_cub": {"base": "proxy_anchor", "base_params": {"alpha": 64.0, "delta": 0.2}},
+        "triplet": {"base": "triplet", "base_params": {"mining": "semihard"}},
+        "margin": {"base": "margin"},
+        "cosface": {"base": "cosface"},
+    },
+    sampler="shuffle",
+    recipe=OptimizerConfig(lr=5e-5, head=20.0, loss_lr=1e-2, weight_decay=1e-4),
+)
+class DRML(nn.Module):
+    """An ensemble of views of the features, each taught by the images it reconstructs best, joined by their relations.
+
+        L = sum_k base_k(n_k of the items with argmin_k e = k) + emb_weight base_K+1(embedding) + rec_weight mean e
+
+    Takes the backbone's features (M, `features`, by default `dim`) and holds the head that embeds them, `embedder`; any
+    loss of this library can be the base, with parameters of its own for each branch and for the embedding. A branch
+    without items contributes 0, and one with a single item nothing to losses over pairs.
+
+    Known from the authors' code: K = 4 equal slices of the features; detached inputs of decoders and relations; the
+    gate; relations normalised over their source, all-zero columns left 0; V = [I | 0]; weights 10 and 1 with
+    Proxy-Anchor at alpha = 64, delta = 0.2 (the baseline it is compared with has 32 and 0.1). Inferred: the decoders
+    are linear; the weights for other base losses; branches of equal size at other dims.
+    """
+
+    options: ClassVar[type] = EngineOptions
+
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        base: str = "proxy_anchor",
+        base_params: Mapping[str, Any] | None = None,
+        branches: int = 4,
+        features: int | None = None,
+        emb_weight: float = 10.0,
+        rec_weight: float = 1.0,
+        **engine: Unpack[EngineOptions],
+    ) -> None:
+        super().__init__()
+        self.features = dim if features is None else features
+        self.embedder = RelationalEmbedder(self.features, dim, branches)
+        self.emb_weight, self.rec_weight = emb_weight, rec_weight
+
+        def base_loss(size: int) -> nn.Module:
+            return create(
+                base, **fitting(base, {"num_classes": num_classes, "dim": size, **(base_params or {}), **engine})
+            )
+
+        self.parts = nn.ModuleList([base_loss(dim // branches) for _ in range(branches)])
+        self.whole = base_loss(dim)
+
+    @property
+    def last(self) -> dict[str, int]:
+        """What the loss of the embedding counted."""
+        return last_counts(self.whole)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The loss of the backbone's features (M, F); a 0-dim tensor."""
+        check_vectors("embeddings", features)
+        labels = check_labels("labels", labels, features)
+        if features.shape[1] != self.features:
+            raise InputError(f"embeddings must be the backbone's {self.features} features; got {features.shape[1]}.")
+        with torch.autocast(features.device.type, enabled=False):
+            views = self.embedder.look(features.to(self.embedder.score.weight.dtype))
+            branch = views.errors.argmin(1)  # (M,) the first of equal ones
+            total: Tensor = self.emb_weight * self.whole(views.embedding, labels)
+            total = total + self.rec_weight * views.errors.mean()
+            for k, part in enumerate(self.parts):
+                mine = branch == k
+                fewest = 2 if isinstance(part, PairLoss) and not isinstance(part, ProxyLoss) else 1
+                if int(mine.sum()) >= fewest:
+                    total = total + part(views.nodes[mine, k], labels[mine])
+        return total.to(torch.promote_types(features.dtype, torch.float32))
