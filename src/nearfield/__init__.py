@@ -17,10 +17,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nearfield import data, losses, metrics, mining, models, pairs, samplers
-    from nearfield.config import BenchConfig, RunConfig
+    from nearfield.config import BenchConfig, OptimizerConfig, RunConfig
     from nearfield.errors import InputError, NearfieldError, RunError
     from nearfield.memory import CrossBatchMemory
     from nearfield.metrics import retrieval_metrics
+    from nearfield.optimizers import param_groups
     from nearfield.pairs import pair_weights
     from nearfield.training import train
 
@@ -30,17 +31,19 @@ _NAMES = {
     "CrossBatchMemory": "memory",
     "InputError": "errors",
     "NearfieldError": "errors",
+    "OptimizerConfig": "config",
     "RunConfig": "config",
     "RunError": "errors",
     "pair_weights": "pairs",
+    "param_groups": "optimizers",
     "retrieval_metrics": "metrics",
     "train": "training",
 }
 
 __all__ = [  # noqa: RUF022 - modules, then names
     "data", "losses", "metrics", "mining", "models", "pairs", "samplers",
-    "BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "RunConfig", "RunError",
-    "pair_weights", "retrieval_metrics", "train", "__version__",
+    "BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "OptimizerConfig", "RunConfig", "RunError",
+    "pair_weights", "param_groups", "retrieval_metrics", "train", "__version__",
 ]  # fmt: skip
 
 

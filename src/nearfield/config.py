@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from nearfield.errors import InputError, nearest
 
@@ -22,17 +31,28 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+Value = float | int | bool | str
 
 
 class Config(BaseModel):
     """Base of all configuration values: frozen, and closed to unknown keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+    younger: ClassVar[frozenset[str]] = frozenset()  # keys that published digests do not know
 
     def digest(self) -> str:
-        """A short hash of the resolved value, the same on every machine."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """A short hash of the resolved value, the same on every machine; a younger key counts unless at its default."""
+        text = json.dumps(self.model_dump(mode="json", context="digest"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        if info.context == "digest":
+            for key in self.younger:
+                if getattr(self, key) == type(self).model_fields[key].default:
+                    del values[key]
+        return values
 
     def to_toml(self) -> str:
         """The resolved value as TOML; keys that are None are left out, as TOML has no null."""
@@ -49,12 +69,39 @@ class DataConfig(Config):
     split_seed: int = 0
 
 
-class ModelConfig(Config):
-    """The network: a small convolutional backbone and a linear embedding head."""
+BACKBONES = ("conv", "features", "bn_inception", "googlenet", "efficientnet_lite0")
 
-    backbone: Literal["conv"] = "conv"
+
+def _known_backbone(name: str) -> str:
+    if name not in BACKBONES and not name.startswith("timm:"):
+        raise ValueError(f"a backbone is one of {', '.join(BACKBONES)} or timm:NAME; {nearest(name, BACKBONES)}")
+    return name
+
+
+class ModelConfig(Config):
+    """The network: a backbone, pooling over space, and a head that gives the embedding.
+
+    `width` and `channels` shape the small convolutional backbone alone. `weights` is a local file for the backbone;
+    efficientnet_lite0 brings its own. Head "none" leaves the pooled features, so that `dim` is their number. Frozen
+    batch norm keeps its running statistics in training; `freeze_bn_affine` keeps its scale and shift too.
+    """
+
+    younger: ClassVar[frozenset[str]] = frozenset(
+        {"channels", "weights", "pool", "norm", "head", "init", "dropout", "freeze_bn", "freeze_bn_affine"}
+    )
+
+    backbone: Annotated[str, AfterValidator(_known_backbone)] = "conv"
     width: Count = 16
+    channels: Literal[1, 3] = 1
+    weights: str | None = None
+    pool: Literal["avg", "max", "avg_max"] = "avg"
+    norm: Literal["none", "layer", "layer_affine"] = "none"
+    head: Literal["linear", "none"] = "linear"
+    init: Literal["default", "kaiming", "xavier", "xavier_small", "pca"] = "default"
     dim: Count = 64
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    freeze_bn: bool = False
+    freeze_bn_affine: bool = False
 
 
 class SamplerConfig(Config):
@@ -63,17 +110,23 @@ class SamplerConfig(Config):
     "auto" is what the method was published with.
     """
 
-    name: Literal["auto", "m_per_class", "shuffle"] = "auto"
+    name: Literal["auto", "m_per_class", "npairs", "episodic", "fastap", "fastap_hard", "shuffle"] = "auto"
     batch_size: Annotated[int, Field(ge=2)] = 128
     per_class: Count = 4
 
 
 class OptimizerConfig(Config):
-    """AdamW with a cosine schedule; parameters inside the loss (proxies, margins) have a rate of their own."""
+    """The optimiser and its rates: of the network, of its head, of what the loss learns (proxies, margins)."""
 
+    name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: Positive = 2e-3
+    head: Positive = 1.0  # times lr
     loss_lr: Positive = 0.01
     weight_decay: AtLeastZero = 1e-4
+    loss_weight_decay: AtLeastZero = 0.0
+    eps: Positive = 1e-8
+    loss_eps: Positive = 1e-8
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd
     warmup_steps: Annotated[int, Field(ge=0)] = 20
 
 
@@ -81,7 +134,7 @@ class MethodConfig(Config):
     """A method by name, with parameters that differ from its defaults."""
 
     name: str = "multi_similarity"
-    params: dict[str, float | int | bool | str] = {}
+    params: dict[str, Value | dict[str, Value]] = {}
 
 
 class RunConfig(Config):
@@ -95,6 +148,8 @@ class RunConfig(Config):
     steps: Count = 500
     eval_every: Count = 100
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
+    distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: of the signs of the embedding
+    member: Annotated[int, Field(ge=0)] | None = None  # of an ensemble; None trains all and joins them
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Count = 1
 

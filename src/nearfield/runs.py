@@ -36,6 +36,10 @@ from nearfield.errors import RunError
 from nearfield.files import atomic_write, write_json, write_text
 
 
+class Busy(RunError):
+    """Another process holds the folder."""
+
+
 class RunFolder:
     """Reads and writes the folder of one run."""
 
@@ -44,7 +48,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, patience: float = 10.0) -> Iterator[None]:
-        """Hold the folder for this process; RunError if another one does not let go of it in time."""
+        """Hold the folder for this process; Busy if another one does not let go of it in time."""
         import fcntl
 
         try:
@@ -63,7 +67,7 @@ class RunFolder:
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         message = f"{self.path} is in use by another process; wait for it or choose another --out."
-                        raise RunError(message) from None
+                        raise Busy(message) from None
                     time.sleep(0.05)
             yield
 
@@ -84,6 +88,10 @@ class RunFolder:
         """The finished run's result, or None while it is not finished."""
         found = self.path / "result.json"
         return json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The chosen weights of a finished run."""
+        return load_file(self.path / "model.safetensors")
 
     def finish(self, weights: dict[str, Tensor], test: dict[str, Tensor], result: dict[str, Any]) -> None:
         """Write the outcome, the result last, and drop the checkpoints."""

@@ -18,11 +18,16 @@ from torch import Tensor, nn
 from nearfield import losses
 from nearfield.config import RunConfig
 from nearfield.data import Dataset, load, split_classes, split_fingerprint
-from nearfield.errors import RunError
+from nearfield.errors import InputError, RunError
+from nearfield.inputs import Distance
+from nearfield.losses.ensembles import DREML
 from nearfield.metrics import retrieval_metrics
-from nearfield.models import build_model, embed
-from nearfield.runs import RunFolder
-from nearfield.samplers import BatchSampler, MPerClassSampler, ShuffleSampler
+from nearfield.models import EmbeddingModel, build_model, embed
+from nearfield.models.ensemble import Ensemble
+from nearfield.optimizers import build_optimizer
+from nearfield.runs import Busy, RunFolder
+from nearfield.samplers import BatchSampler
+from nearfield.samplers import build_sampler as sampler_by_name
 
 KS = (1, 2, 4, 8)
 METRICS = ("recall", "r_precision", "map_at_r")
@@ -53,7 +58,9 @@ def split(dataset: Dataset, config: RunConfig) -> Parts:
 
 def check(config: RunConfig) -> Dataset:
     """The run's dataset; InputError if the method, its parameters or the data do not exist."""
-    build_loss(config, num_classes=2)
+    loss = build_loss(config, num_classes=2)
+    if config.member is not None and not (isinstance(loss, DREML) and 0 <= config.member < loss.members):
+        raise InputError(f"member is for ensembles, and counts from 0; {config.method.name} has no {config.member}.")
     return load(config.data.name)
 
 
@@ -64,26 +71,94 @@ def train(
 
     `stop` is asked after every step; when it says so a checkpoint is written and `Interrupted` raised.
     """
-    run = RunFolder(folder)
-    with run.locked():
-        if run.result is not None:
-            return run.result
-        torch.set_num_threads(config.threads)
-        dataset = check(config)
-        parts = split(dataset, config)
-        run.begin(config, {"data": dataset.fingerprint, "split": parts.fingerprint})
-        return _train(config, run, dataset, parts, progress or _silent, stop or _never)
+    torch.set_num_threads(config.threads)
+    dataset = check(config)
+    parts = split(dataset, config)
+    run = Run(config, RunFolder(folder), dataset, parts, progress or _silent, stop or _never)
+    loss = build_loss(config, parts.fit_classes)
+    if isinstance(loss, DREML) and config.member is None:
+        return _train_ensemble(run, loss.members)
+    return _train_alone(run)
+
+
+class Run(NamedTuple):
+    """Everything that a run works with."""
+
+    config: RunConfig
+    folder: RunFolder
+    dataset: Dataset
+    parts: Parts
+    progress: Progress
+    stop: Callable[[], bool]
+
+    def begin(self) -> None:
+        """Write down what the run is."""
+        self.folder.begin(self.config, {"data": self.dataset.fingerprint, "split": self.parts.fingerprint})
+
+
+def _train_alone(run: Run, patience: float = 10.0) -> dict[str, Any]:
+    with run.folder.locked(patience):
+        if run.folder.result is not None:
+            return run.folder.result
+        run.begin()
+        return _train(*run)
+
+
+def _train_ensemble(run: Run, members: int) -> dict[str, Any]:
+    """Train every member for its share of the steps, then join them.
+
+    Processes started on the same folder share the work: each takes the next member that nobody is training.
+    """
+    share = max(1, run.config.steps // members)
+    every = max(1, min(share, run.config.eval_every // members))
+    changes = {"steps": share, "eval_every": every}
+    folders = [RunFolder(run.folder.path / f"member-{index:02d}") for index in range(members)]
+
+    def report(step: int, steps: int, latest: dict[str, float]) -> None:
+        done = sum(folder.result is not None for folder in folders)
+        run.progress(min(done * share + step, members * share), members * share, latest)
+
+    while missing := [index for index, folder in enumerate(folders) if folder.result is None]:
+        for index in missing:
+            config = run.config.model_copy(update={**changes, "member": index})
+            try:
+                _train_alone(run._replace(config=config, folder=folders[index], progress=report), patience=0)
+            except Busy:
+                if run.stop():
+                    raise Interrupted from None
+                time.sleep(0.2)
+    with run.folder.locked():
+        if run.folder.result is None:
+            run.begin()
+            _join(run, [run.config.model_copy(update={**changes, "member": i}) for i in range(members)], folders)
+        found = run.folder.result
+        assert found is not None
+        return found
+
+
+def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> None:
+    """Score the members' embeddings side by side, and finish the run."""
+    models = [build_parts(config, run.parts.fit_classes)[0] for config in configs]
+    for model, folder in zip(models, folders, strict=True):
+        model.load_state_dict(folder.weights())
+    ensemble = Ensemble(models)
+    images, labels = _tensors(run.dataset)
+    scores = evaluate(ensemble, images[run.parts.val], labels[run.parts.val], run.config.distance)
+    results = [folder.result or {} for folder in folders]
+    seconds = sum(result["train_seconds"] for result in results)
+    run.folder.log({"step": run.config.steps, **{f"val_{k}": v for k, v in scores.items()}})
+    _finish(run.config, run.folder, run.parts, ensemble, images, labels, run.config.steps, seconds)
 
 
 def _train(
     config: RunConfig, run: RunFolder, dataset: Dataset, parts: Parts, progress: Progress, stop: Callable[[], bool]
 ) -> dict[str, Any]:
-    images, labels = torch.from_numpy(np.asarray(dataset.images)), torch.from_numpy(dataset.labels)
+    images, labels = _tensors(dataset)
     fit_labels = torch.unique(labels[parts.fit], return_inverse=True)[1]  # renumbered from 0, for proxies
-    sampler = build_sampler(config, fit_labels)
-    model = build_model(config.model, config.seed)
-    loss = build_loss(config, num_classes=parts.fit_classes)
-    optimizer = build_optimizer(config, model, loss)
+    categories = torch.from_numpy(dataset.class_category)[labels[parts.fit]]
+    sampler = build_sampler(config, fit_labels, categories)
+    model, loss, forward = build_parts(config, parts.fit_classes)
+    optimizer = build_optimizer(model, loss, config.optimizer)
     step, best_score, best_step, seconds = 0, -math.inf, 0, 0.0
     best = _copy(model)
 
@@ -108,7 +183,7 @@ def _train(
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * learning_rate_factor(step, config)
             rows = torch.tensor(batch)
-            value = loss(model(images[parts.fit[rows]]), fit_labels[rows])
+            value = loss(forward(images[parts.fit[rows]]), fit_labels[rows])
             optimizer.zero_grad()
             value.backward()
             optimizer.step()
@@ -121,7 +196,7 @@ def _train(
             seconds += time.monotonic() - begun
 
             if step % config.eval_every == 0 or step == config.steps:
-                scores = evaluate(model, images[parts.val], labels[parts.val])
+                scores = evaluate(model, images[parts.val], labels[parts.val], config.distance)
                 if scores[config.select_by] > best_score:
                     best, best_score, best_step = _copy(model), scores[config.select_by], step
                 latest[config.select_by] = scores[config.select_by]
@@ -135,8 +210,18 @@ def _train(
                 break
 
     _restore({"": model}, best)
+    return _finish(config, run, parts, model, images, labels, best_step, seconds)
+
+
+def _finish(
+    config: RunConfig, run: RunFolder, parts: Parts, model: nn.Module, images: Tensor, labels: Tensor, best_step: int,
+    seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Test the chosen weights and write the outcome."""
     embeddings = embed(model, images[parts.test])
-    scores, queries = retrieval_metrics(embeddings, labels[parts.test], KS, metrics=(*METRICS, "nmi"), per_query=True)
+    scores, queries = retrieval_metrics(
+        embeddings, labels[parts.test], KS, metrics=(*METRICS, "nmi"), distance=config.distance, per_query=True
+    )
     result = {
         "method": config.method.name,
         "seed": config.seed,
@@ -150,57 +235,82 @@ def _train(
         "test": scores,
     }
     test = {f"score.{name}": value.float().contiguous() for name, value in queries.scores.items()}
-    run.finish(best, {**test, "embeddings": embeddings.half()}, result)
+    run.finish(_copy(model), {**test, "embeddings": embeddings.half()}, result)
     return result
+
+
+def _tensors(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(np.asarray(dataset.images)), torch.from_numpy(dataset.labels)
 
 
 def time_steps(config: RunConfig, dataset: Dataset, steps: int = 4) -> float:
     """Seconds that one training step takes here, from a few made for the purpose."""
-    images, parts = torch.from_numpy(np.asarray(dataset.images)), split(dataset, config)
+    images, parts = _tensors(dataset)[0], split(dataset, config)
     labels = torch.unique(torch.from_numpy(dataset.labels)[parts.fit], return_inverse=True)[1]
-    model, loss = build_model(config.model, 0), build_loss(config, parts.fit_classes)
-    optimizer = build_optimizer(config, model, loss)
-    rows = torch.tensor(next(iter(build_sampler(config, labels))))
+    categories = torch.from_numpy(dataset.class_category[dataset.labels])[parts.fit]
+    config = config if _members(config) == 1 else config.model_copy(update={"member": 0})
+    model, loss, forward = build_parts(config, parts.fit_classes)
+    optimizer = build_optimizer(model, loss, config.optimizer)
+    rows = torch.tensor(next(iter(build_sampler(config, labels, categories))))
     begun = 0.0
     for step in range(steps + 1):
         begun = time.monotonic() if step == 1 else begun  # the first one warms up
         optimizer.zero_grad()
-        loss(model(images[parts.fit[rows]]), labels[rows]).backward()
+        loss(forward(images[parts.fit[rows]]), labels[rows]).backward()
         optimizer.step()
     return (time.monotonic() - begun) / steps
 
 
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor, distance: Distance) -> dict[str, float]:
     """Retrieval scores of the model on some classes, each image a query against all others."""
-    return retrieval_metrics(embed(model, images), labels, ks=KS, metrics=METRICS)
+    return retrieval_metrics(embed(model, images), labels, ks=KS, metrics=METRICS, distance=distance)
 
 
-def build_sampler(config: RunConfig, labels: Tensor) -> BatchSampler:
-    """The batch sampler that the configuration names."""
-    chosen = config.sampler
+def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> BatchSampler:
+    """The batch sampler that the configuration names, over items with these labels and categories."""
+    chosen, seed = config.sampler, _seed(config)
     name = losses.method(config.method.name).sampler if chosen.name == "auto" else chosen.name
-    if name == "shuffle":
-        return ShuffleSampler(labels.numpy(), chosen.batch_size, config.seed)
-    return MPerClassSampler(labels.numpy(), chosen.batch_size, chosen.per_class, config.seed)
+    given = (labels.numpy(), chosen.batch_size)
+    return sampler_by_name(name, *given, per_class=chosen.per_class, seed=seed, categories=categories.numpy())
 
 
-def build_loss(config: RunConfig, num_classes: int) -> nn.Module:
+def build_parts(config: RunConfig, num_classes: int) -> tuple[EmbeddingModel, nn.Module, Callable[[Tensor], Tensor]]:
+    """The model, the loss, and what gives the loss its input: the model, or its features where the loss has the head.
+
+    Of an ensemble, those of the member that `config` names.
+    """
+    members = _members(config)
+    sizes = {"dim": config.model.dim // members}
+    model = build_model(config.model.model_copy(update=sizes), _seed(config))
+    loss = build_loss(config, num_classes, model.num_features)
+    if isinstance(loss, DREML):
+        assert config.member is not None
+        loss = loss.member(config.member)
+    embedder = getattr(loss, "embedder", None)
+    if embedder is None:
+        return model, loss, model
+    model.head = embedder
+    return model, loss, model.features
+
+
+def build_loss(config: RunConfig, num_classes: int, features: int | None = None) -> nn.Module:
     """The method's loss; what it must know of the data is filled in, its parameters depend on the seed alone."""
     needed = losses.method(config.method.name).parameters
-    known: dict[str, Any] = {"num_classes": num_classes, "dim": config.model.dim}
+    known: dict[str, Any] = {"num_classes": num_classes, "dim": config.model.dim, "features": features}
     given = {name: value for name, value in known.items() if name in needed}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return losses.create(config.method.name, **{**given, **config.method.params})
 
 
-def build_optimizer(config: RunConfig, model: nn.Module, loss: nn.Module) -> torch.optim.Optimizer:
-    """AdamW over the network and, at a rate of their own and without decay, the parameters inside the loss."""
-    chosen = config.optimizer
-    groups = [{"params": list(model.parameters()), "base_lr": chosen.lr, "weight_decay": chosen.weight_decay}]
-    if any(True for _ in loss.parameters()):
-        groups.append({"params": list(loss.parameters()), "base_lr": chosen.loss_lr, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, lr=chosen.lr)
+def _members(config: RunConfig) -> int:
+    loss = build_loss(config, num_classes=2)
+    return loss.members if isinstance(loss, DREML) else 1
+
+
+def _seed(config: RunConfig) -> int:
+    """Of the network and its batches; members of an ensemble have their own."""
+    return config.seed if config.member is None else (config.seed + 1) * 1000 + config.member
 
 
 def learning_rate_factor(step: int, config: RunConfig) -> float:
@@ -216,12 +326,15 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _weights(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """The state of several modules in one flat dict."""
-    return {
-        f"{prefix}.{name}".lstrip("."): value.contiguous()
-        for prefix, module in modules.items()
-        for name, value in module.state_dict().items()
-    }
+    """The state of several modules in one flat dict; what two of them share is there twice, as copies."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for prefix, module in modules.items():
+        for name, value in module.state_dict().items():
+            known = value.data_ptr() in seen
+            seen.add(value.data_ptr())
+            found[f"{prefix}.{name}".lstrip(".")] = value.clone() if known else value.contiguous()
+    return found
 
 
 def _restore(modules: dict[str, nn.Module], weights: dict[str, Tensor]) -> None:
