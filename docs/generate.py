@@ -31,6 +31,9 @@ def methods_page() -> str:
                 f"{k} {s.low} to {s.high}{' (log)' if getattr(s, 'log', False) else ''}" for k, s in m.space.items()
             ]
             parts.append(f"Search space: {', '.join(spans)}.")
+        recipe = m.recipe.model_dump(exclude_defaults=True) if m.recipe else {}
+        published = f" Published optimiser: {', '.join(f'{k} = {v}' for k, v in recipe.items())}." if recipe else ""
+        parts.append(f"Sampler: `{m.sampler}`.{published}")
     return "\n\n".join(parts) + "\n"
 
 

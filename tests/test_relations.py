@@ -136,9 +136,9 @@ def test_the_head_belongs_to_model_and_loss(tmp_path: Path) -> None:
         "eval_every": 2,
     }
     config = build_config(RunConfig, quick)
-    model, loss, forward = build_parts(config, 4)
-    assert model.head is loss.embedder
     images = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    model, loss, forward = build_parts(config, 4, images)
+    assert model.head is loss.embedder
     assert forward(images).shape == (3, 16)  # features
     assert model(images).shape == (3, 8)
     assert loss.whole.alpha == 16.0

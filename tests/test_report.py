@@ -150,21 +150,22 @@ def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
 def test_leaderboard_holds_every_mean_and_interval(bench: Path, html: str) -> None:
     store = Store(bench / "results.sqlite")
     standings = leaderboard(store, build_config(BenchConfig, VALUES))
-    head, *rows, pixels = Page(html).rows
+    head, *rows, untrained, pixels = Page(html).rows
     assert head[0] == "Method"
     assert {row[0] for row in rows} == set(LABELS)
     for row, s in zip(rows, standings, strict=True):
         expected = [f"{100 * s.mean[c]:.1f} ± {100 * (s.half_width[c] or 0):.1f}" for c in COLUMNS]
         assert row[1:] == [*expected, "2", f"{s.train_seconds:.0f}"]
     floor = store.meta()["pixels"]
-    assert pixels[0] == "raw pixels"
+    assert (untrained[0], pixels[0]) == ("untrained network", "raw pixels")
+    assert untrained[1] == f"{100 * store.meta()['untrained']['recall@1']:.1f}"
     assert pixels[1:8] == [f"{100 * floor[c]:.1f}" if c in floor else "–" for c in COLUMNS]
 
 
 def test_best_means_are_bold(bench: Path, html: str) -> None:
     store = Store(bench / "results.sqlite")
     standings = leaderboard(store, build_config(BenchConfig, VALUES))
-    means = [s.mean for s in standings] + [store.meta()["pixels"]]
+    means = [s.mean for s in standings] + [store.meta()["pixels"], store.meta()["untrained"]]
     highest = {f"{100 * max(m[c] for m in means if c in m):.1f}" for c in COLUMNS}
     assert set(Page(html).bold) == highest
 
@@ -311,7 +312,7 @@ def test_other_data_gives_a_report_without_pictures(
     page = Page(write_report(bench, tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "is not what the runs were made on" in page.text
     assert page.queries == []
-    assert len(page.rows) == 4
+    assert len(page.rows) == 5
 
 
 def test_lost_embeddings_give_a_report_without_pictures(bench: Path, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> lis
         data=dataset.summary(),
         environment=environment(),
         pixels=pixel_baseline(dataset),
+        untrained=untrained_baseline(config, dataset),
     )
     for job in plan(config, folder):
         if job.done:
@@ -93,6 +94,20 @@ def pixel_baseline(dataset: Dataset) -> dict[str, float]:
     rows = dataset.indices_of(dataset.test_classes)
     pixels = torch.from_numpy(dataset.images[rows]).flatten(1).float()
     return retrieval_metrics(pixels, dataset.labels[rows], metrics=("recall", "r_precision", "map_at_r"))
+
+
+def untrained_baseline(config: BenchConfig, dataset: Dataset) -> dict[str, float]:
+    """Test scores of the network as it is before training, mean over the seeds: what training must add to."""
+    import torch
+
+    from nearfield.models import build_model
+    from nearfield.training import evaluate
+
+    rows = dataset.indices_of(dataset.test_classes)
+    images, labels = torch.from_numpy(dataset.images[rows]), torch.from_numpy(dataset.labels[rows])
+    models = [build_model(config.run.model, seed) for seed in config.seeds]
+    found = [evaluate(model, images, labels, config.run.distance) for model in models]
+    return {key: sum(scores[key] for scores in found) / len(found) for key in found[0]}
 
 
 def collect(store: Store, job: Job) -> None:

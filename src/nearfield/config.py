@@ -9,16 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializationInfo,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from nearfield.errors import InputError, nearest
 
@@ -38,21 +29,11 @@ class Config(BaseModel):
     """Base of all configuration values: frozen, and closed to unknown keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
-    younger: ClassVar[frozenset[str]] = frozenset()  # keys that published digests do not know
 
     def digest(self) -> str:
-        """A short hash of the resolved value, the same on every machine; a younger key counts unless at its default."""
-        text = json.dumps(self.model_dump(mode="json", context="digest"), sort_keys=True)
+        """A short hash of the resolved value, the same on every machine."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-    @model_serializer(mode="wrap")
-    def _dump(self, dump: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
-        values: dict[str, Any] = dump(self)
-        if info.context == "digest":
-            for key in self.younger:
-                if getattr(self, key) == type(self).model_fields[key].default:
-                    del values[key]
-        return values
 
     def to_toml(self) -> str:
         """The resolved value as TOML; keys that are None are left out, as TOML has no null."""
@@ -85,10 +66,6 @@ class ModelConfig(Config):
     efficientnet_lite0 brings its own. Head "none" leaves the pooled features, so that `dim` is their number. Frozen
     batch norm keeps its running statistics in training; `freeze_bn_affine` keeps its scale and shift too.
     """
-
-    younger: ClassVar[frozenset[str]] = frozenset(
-        {"channels", "weights", "pool", "norm", "head", "init", "dropout", "freeze_bn", "freeze_bn_affine"}
-    )
 
     backbone: Annotated[str, AfterValidator(_known_backbone)] = "conv"
     width: Count = 16

@@ -650,7 +650,7 @@ class _Stream(torch.autograd.Function):
         if grad_value is None:
             return (None,) * (3 + half)
         scale = _Scale.apply if torch.is_grad_enabled() else _scale  # a second derivative is asked for
-        scaled = [None if g is None else scale(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]  # type: ignore[no-untyped-call]
+        scaled = [None if g is None else scale(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]
         return None, None, None, *scaled
 
 

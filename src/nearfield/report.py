@@ -53,7 +53,7 @@ def write_report(bench: Path, out: Path) -> Path:
         "select_by": _head(config.run.select_by),
         "finding": _finding([m["standing"] for m in methods], meta["pixels"]),
         "notices": _notices(methods, _val_classes(meta, config)),
-        "board": _board([m["standing"] for m in methods], meta["pixels"]),
+        "board": _board([m["standing"] for m in methods], meta["pixels"], meta["untrained"]),
         "unfinished": _unfinished(store, config, bench),
         "charts": _charts(store, methods),
         "gallery": _gallery(bench, store, methods, config),
@@ -79,7 +79,7 @@ def _open(bench: Path) -> tuple[Store, BenchConfig]:
         raise InputError(missing)
     store = Store(bench / "results.sqlite")
     meta = store.meta()
-    if not {"config", "data", "pixels"} <= meta.keys():
+    if not {"config", "data", "pixels", "untrained"} <= meta.keys():
         raise InputError(missing)
     return store, build_config(BenchConfig, meta["config"])
 
@@ -116,9 +116,10 @@ def _unfinished(store: Store, config: BenchConfig, bench: Path) -> list[dict[str
 # What the numbers say
 
 
-def _board(standings: Sequence[Standing], pixels: dict[str, float]) -> dict[str, Any]:
+def _board(standings: Sequence[Standing], pixels: dict[str, float], untrained: dict[str, float]) -> dict[str, Any]:
     """Heads and rows of the leaderboard in percent; a mean that prints like the highest of its column is `best`."""
-    best = {c: _percent(max([s.mean[c] for s in standings] + [pixels.get(c, 0.0)])) for c in COLUMNS}
+    every = [*(s.mean for s in standings), untrained, pixels]
+    best = {c: _percent(max(scores.get(c, 0.0) for scores in every)) for c in COLUMNS}
 
     def cell(column: str, mean: float, half: float | None) -> dict[str, Any]:
         text = _percent(mean)
@@ -134,8 +135,11 @@ def _board(standings: Sequence[Standing], pixels: dict[str, float]) -> dict[str,
         }
         for s in standings
     ]
-    floor = [cell(c, pixels[c], None) if c in pixels else None for c in COLUMNS]
-    return {"heads": [{"key": c, "text": _head(c)} for c in COLUMNS], "rows": rows, "pixels": floor}
+    floors = {
+        title: [cell(c, scores[c], None) if c in scores else None for c in COLUMNS]
+        for title, scores in (("untrained network", untrained), ("raw pixels", pixels))
+    }
+    return {"heads": [{"key": c, "text": _head(c)} for c in COLUMNS], "rows": rows, "floors": floors}
 
 
 def _finding(standings: Sequence[Standing], pixels: dict[str, float]) -> str:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nearfield import losses
 from nearfield.config import RunConfig
-from nearfield.data import Dataset, load, split_classes, split_fingerprint
+from nearfield.data import Dataset, decoded, load, pixels, split_classes, split_fingerprint
 from nearfield.errors import InputError, RunError
 from nearfield.inputs import Distance
 from nearfield.losses.ensembles import DREML
@@ -52,7 +51,8 @@ class Parts(NamedTuple):
 def split(dataset: Dataset, config: RunConfig) -> Parts:
     """Class-disjoint parts; the same for every method and seed, as only `data.split_seed` decides."""
     fit, val = split_classes(dataset.train_classes, config.data.val_fraction, config.data.split_seed)
-    a, b, c = (torch.from_numpy(dataset.indices_of(classes)) for classes in (fit, val, dataset.test_classes))
+    rows = (dataset.train_rows(fit), dataset.train_rows(val), dataset.test_rows())
+    a, b, c = (torch.from_numpy(part) for part in rows)
     return Parts(a, b, c, len(fit), len(val), split_fingerprint(fit, val, dataset.test_classes))
 
 
@@ -61,7 +61,7 @@ def check(config: RunConfig) -> Dataset:
     loss = build_loss(config, num_classes=2)
     if config.member is not None and not (isinstance(loss, DREML) and 0 <= config.member < loss.members):
         raise InputError(f"member is for ensembles, and counts from 0; {config.method.name} has no {config.member}.")
-    return load(config.data.name)
+    return decoded(load(config.data.name))
 
 
 def train(
@@ -138,11 +138,11 @@ def _train_ensemble(run: Run, members: int) -> dict[str, Any]:
 
 def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> None:
     """Score the members' embeddings side by side, and finish the run."""
-    models = [build_parts(config, run.parts.fit_classes)[0] for config in configs]
-    for model, folder in zip(models, folders, strict=True):
-        model.load_state_dict(folder.weights())
-    ensemble = Ensemble(models)
     images, labels = _tensors(run.dataset)
+    fit = images[run.parts.fit]
+    ensemble = Ensemble(build_parts(config, run.parts.fit_classes, fit)[0] for config in configs)
+    for model, folder in zip(ensemble.members, folders, strict=True):
+        model.load_state_dict(folder.weights())
     scores = evaluate(ensemble, images[run.parts.val], labels[run.parts.val], run.config.distance)
     results = [folder.result or {} for folder in folders]
     seconds = sum(result["train_seconds"] for result in results)
@@ -157,7 +157,7 @@ def _train(
     fit_labels = torch.unique(labels[parts.fit], return_inverse=True)[1]  # renumbered from 0, for proxies
     categories = torch.from_numpy(dataset.class_category)[labels[parts.fit]]
     sampler = build_sampler(config, fit_labels, categories)
-    model, loss, forward = build_parts(config, parts.fit_classes)
+    model, loss, forward = build_parts(config, parts.fit_classes, images[parts.fit])
     optimizer = build_optimizer(model, loss, config.optimizer)
     step, best_score, best_step, seconds = 0, -math.inf, 0, 0.0
     best = _copy(model)
@@ -240,7 +240,7 @@ def _finish(
 
 
 def _tensors(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(np.asarray(dataset.images)), torch.from_numpy(dataset.labels)
+    return torch.from_numpy(pixels(dataset)), torch.from_numpy(dataset.labels)
 
 
 def time_steps(config: RunConfig, dataset: Dataset, steps: int = 4) -> float:
@@ -249,7 +249,7 @@ def time_steps(config: RunConfig, dataset: Dataset, steps: int = 4) -> float:
     labels = torch.unique(torch.from_numpy(dataset.labels)[parts.fit], return_inverse=True)[1]
     categories = torch.from_numpy(dataset.class_category[dataset.labels])[parts.fit]
     config = config if _members(config) == 1 else config.model_copy(update={"member": 0})
-    model, loss, forward = build_parts(config, parts.fit_classes)
+    model, loss, forward = build_parts(config, parts.fit_classes, images[parts.fit])
     optimizer = build_optimizer(model, loss, config.optimizer)
     rows = torch.tensor(next(iter(build_sampler(config, labels, categories))))
     begun = 0.0
@@ -274,14 +274,17 @@ def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> Batc
     return sampler_by_name(name, *given, per_class=chosen.per_class, seed=seed, categories=categories.numpy())
 
 
-def build_parts(config: RunConfig, num_classes: int) -> tuple[EmbeddingModel, nn.Module, Callable[[Tensor], Tensor]]:
+def build_parts(
+    config: RunConfig, num_classes: int, images: Tensor
+) -> tuple[EmbeddingModel, nn.Module, Callable[[Tensor], Tensor]]:
     """The model, the loss, and what gives the loss its input: the model, or its features where the loss has the head.
 
-    Of an ensemble, those of the member that `config` names.
+    Of an ensemble, those of the member that `config` names. `images`, to be fitted, may be features (N, F).
     """
     members = _members(config)
     sizes = {"dim": config.model.dim // members}
-    model = build_model(config.model.model_copy(update=sizes), _seed(config))
+    features = images if images.ndim == 2 else None
+    model = build_model(config.model.model_copy(update=sizes), _seed(config), features)
     loss = build_loss(config, num_classes, model.num_features)
     if isinstance(loss, DREML):
         assert config.member is not None

@@ -1,0 +1,106 @@
+"""The embedding model: backbone, pooling, norm, head.
+
+Axes: B images, H x W pixels, F features, D embedding dims.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nearfield.errors import InputError
+from nearfield.models import backbones
+from nearfield.models.backbones import Backbone
+from nearfield.models.heads import pooled, require_pool
+from nearfield.models.pretrained import Pretrained
+
+
+class EmbeddingModel(nn.Module):
+    """z = head(norm(pool(backbone(images)))), not normalised: losses do that themselves.
+
+    With `freeze_bn` the backbone's batch norm keeps its running statistics, in training too; with `freeze_bn_affine`
+    its scale and shift do not learn either.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: nn.Module,
+        dim: int,
+        *,
+        norm: nn.Module | None = None,
+        pool: str = "avg",
+        dropout: float = 0.0,
+        freeze_bn: bool = False,
+        freeze_bn_affine: bool = False,
+        pretrained: Pretrained | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone.net
+        self.norm = norm or nn.Identity()
+        self.head = head
+        self.dropout = nn.Dropout(dropout)  # the last step before the loss normalises
+        self.num_features = backbone.num_features  # F
+        self.dim = dim  # D
+        self.preprocessing = backbone.preprocessing
+        self.pretrained = pretrained
+        self.pool = require_pool(pool)
+        self.freeze_bn = freeze_bn
+        self.freeze_bn_affine = freeze_bn_affine
+        self.backbone_frozen = False
+        self._arrange = backbone.arrange
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on CPU
+        self.freeze_backbone(False)
+        self.train()
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features (B, F) of images as `Preprocessing` takes them; for the backbone "features", the input itself."""
+        dtype = next((p.dtype for p in self.parameters()), torch.float32)
+        if self.preprocessing is None:
+            if images.ndim != 2 or images.shape[1] != self.num_features:
+                raise InputError(f"features must be (B, {self.num_features}); got {tuple(images.shape)}.")
+            return images.to(dtype)
+        x = self.backbone(self.preprocessing(images, dtype))
+        return pooled(self._arrange(x) if self._arrange else x, self.pool)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeddings (B, D)."""
+        embeddings: Tensor = self.dropout(self.head(self.norm(self.features(images))))
+        return embeddings
+
+    def train(self, mode: bool = True) -> EmbeddingModel:
+        """As everywhere, but what is frozen stays in evaluation mode."""
+        super().train(mode)
+        if self.backbone_frozen:
+            self.backbone.eval()
+        elif self.freeze_bn:
+            for module in self._batch_norms():
+                module.eval()
+        return self
+
+    def freeze_backbone(self, frozen: bool = True) -> None:
+        """Hold the whole backbone, weights and statistics, while the new parameters warm up; or let it go again."""
+        self.backbone_frozen = frozen
+        self.backbone.requires_grad_(not frozen)
+        if self.freeze_bn_affine:
+            for module in self._batch_norms():
+                module.requires_grad_(False)
+        self.train(self.training)
+
+    def _batch_norms(self) -> list[nn.Module]:
+        return [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
+
+
+class ConvNet(EmbeddingModel):
+    """The default: a small convolutional network for small grey images, mean over space, linear head."""
+
+    def __init__(self, width: int, dim: int) -> None:
+        backbone = backbones.conv(width)
+        super().__init__(backbone, nn.Linear(backbone.num_features, dim), dim)
+
+
+def new_parameters(model: EmbeddingModel) -> list[nn.Parameter]:
+    """The parameters outside the backbone: what warm-up trains alone, or at a rate of its own."""
+    known = {id(parameter) for parameter in model.backbone.parameters()}
+    return [parameter for parameter in model.parameters() if id(parameter) not in known]

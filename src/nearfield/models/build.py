@@ -1,0 +1,103 @@
+"""From a configuration, or a file, to a model.
+
+Axes: N rows of data, F features, D embedding dims.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nearfield.config import ModelConfig, build_config
+from nearfield.errors import InputError
+from nearfield.models import backbones
+from nearfield.models.backbones import Backbone
+from nearfield.models.base import EmbeddingModel
+from nearfield.models.heads import make_head, make_norm, pca_head
+from nearfield.models.pretrained import Pretrained, Rename, caffe_names, lite0_names, lite0_weights, load_weights
+
+LITE0 = "efficientnet_lite0"
+LITE0_TIMM = "timm:tf_efficientnet_lite0"  # the same network without the weights
+
+
+def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) -> EmbeddingModel:
+    """A model to train; what is fresh in it depends on `seed` alone.
+
+    `features` (N, F) is what the backbone "features" will see: it gives F, and the axes of init "pca".
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone, rename = _fresh_backbone(config, features)
+        head = make_head(backbone.num_features, config.dim, config.head, config.init)
+    norm = make_norm(backbone.num_features, config.norm)
+    if config.init == "pca" and isinstance(head, nn.Linear):
+        _start_from_pca(head, norm, features)
+    return EmbeddingModel(
+        backbone,
+        head,
+        config.dim,
+        norm=norm,
+        pool=config.pool,
+        dropout=config.dropout,
+        freeze_bn=config.freeze_bn,
+        freeze_bn_affine=config.freeze_bn_affine,
+        pretrained=_fill(backbone, rename, config),
+    )
+
+
+def load_model(config: ModelConfig, path: Path, features: Tensor | None = None) -> EmbeddingModel:
+    """The trained model that `config` describes, with the weights at `path`; it needs no other file."""
+    changes = {
+        "weights": None,
+        "init": "default",
+        "backbone": LITE0_TIMM if config.backbone == LITE0 else config.backbone,
+    }
+    model = build_model(config.model_copy(update=changes), 0, features)
+    model.pretrained = load_weights(model, path)
+    return model
+
+
+def pretrained_backbone(name: str, weights: Path | None = None) -> EmbeddingModel:
+    """A backbone with pretrained weights and no head: its embeddings are its features, averaged over space."""
+    config = build_config(ModelConfig, {"backbone": name, "weights": None if weights is None else str(weights)})
+    backbone, rename = _fresh_backbone(config, None)
+    pretrained = _fill(backbone, rename, config)
+    if pretrained is None:
+        raise InputError(f"{name} brings no weights of its own; give weights, a .safetensors or .pth file for it.")
+    return EmbeddingModel(backbone, nn.Identity(), backbone.num_features, pretrained=pretrained)
+
+
+def _fresh_backbone(config: ModelConfig, features: Tensor | None) -> tuple[Backbone, Rename | None]:
+    """The backbone that the configuration names, and how a file's names become its own."""
+    if config.backbone == "conv":
+        return backbones.conv(config.width, config.channels), None
+    if config.backbone == "features":
+        if features is None or features.ndim != 2:
+            raise InputError('model.backbone "features" needs data that are features (N, F); got images.')
+        return backbones.features(features.shape[1]), None
+    if config.backbone == "bn_inception":
+        return backbones.bn_inception(), caffe_names
+    if config.backbone == "googlenet":
+        return backbones.googlenet(), caffe_names
+    name = LITE0_TIMM if config.backbone == LITE0 else config.backbone
+    return backbones.from_timm(name.removeprefix("timm:")), None
+
+
+def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pretrained | None:
+    """Load the file that the configuration names, or what the backbone brings."""
+    if config.weights is not None:
+        return load_weights(backbone.net, Path(config.weights).expanduser(), rename)
+    if config.backbone == LITE0:
+        return load_weights(backbone.net, lite0_weights(), lite0_names)
+    return None
+
+
+@torch.no_grad()
+def _start_from_pca(head: nn.Linear, norm: nn.Module, features: Tensor | None) -> None:
+    if features is None:
+        raise InputError('model.init "pca" needs data that are features (N, F); got images. Choose another init.')
+    weight, bias = pca_head(norm(features.float()), head.out_features)
+    head.weight.copy_(weight)
+    head.bias.copy_(bias)
