@@ -91,7 +91,7 @@ def limit_memory() -> None:
 def like_after_training() -> None:
     """Free a large array once, as any step of a network does: the allocator then keeps memory between calls.
 
-    Without it, glibc returns the temporaries of a small case to the system after each call, and page faults are measured.
+    Without it, glibc returns the temporaries of a small case to the system after each call: page faults are measured.
     """
     import torch
 

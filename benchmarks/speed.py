@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-TABLES = {"Pair losses": "benchmarks.speed_losses", "Evaluator": "benchmarks.speed_eval"}
+TABLES = {
+    "Pair losses": "benchmarks.speed_losses",
+    "Proxy losses": "benchmarks.speed_proxies",
+    "Evaluator": "benchmarks.speed_eval",
+}
 
 
 def main() -> None:

@@ -109,6 +109,14 @@ def test_structured_clustering_breaks_ties_as_documented(batch: tuple[Tensor, Te
     agree("structured_clustering", structured_clustering, *batch, gamma=gamma, squared=True, normalize=False)
 
 
+def test_a_medoid_keeps_itself_when_another_takes_its_place() -> None:
+    x = torch.tensor([0, 1, 1, 1, 1, 0, 0], dtype=torch.float64)[:, None]
+    labels = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+    params: dict[str, Any] = {"gamma": 100.0, "squared": True, "normalize": False}
+    agree("structured_clustering", structured_clustering, x, labels, **params)
+    assert MedoidSearch((x - x.T).abs(), labels, 100.0).medoids(5).tolist() == [0, 1, 2]
+
+
 @settings(deadline=None, max_examples=30)
 @given(batch=lattice(), seed=st.integers(0, 99))
 def test_rounding_does_not_decide_among_equals(batch: tuple[Tensor, Tensor], seed: int) -> None:

@@ -50,3 +50,30 @@ def test_a_missing_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_too_few_classes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least 6 class folders with images; found 0"):
         data.load(str(tmp_path))
+
+
+def test_size_and_colour_are_options(pictures: Path) -> None:
+    small = data.load(str(pictures))
+    lazy = data.load(str(pictures), size=20, resize="crop")
+    assert lazy.images[:2].shape == (2, 20, 20, 3)
+    assert lazy.labels.tolist() == small.labels.tolist()
+    same = data.load(str(pictures), size=32, colour=False)
+    assert np.array_equal(same.images[:], small.images)
+
+
+def test_a_run_on_pictures_in_colour(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path / "cache"))
+    data.add("mine", pictures)
+    sets = [
+        "data.name=mine",
+        "steps=2",
+        "eval_every=1",
+        "sampler.batch_size=4",
+        "sampler.per_class=2",
+        "model.channels=3",
+    ]
+    options = [word for each in sets for word in ("--set", each)]
+    assert main(["train", "--out", str(tmp_path / "run"), "--progress", "none", "--json", *options]) == 0
+    assert '"test"' in capsys.readouterr().out

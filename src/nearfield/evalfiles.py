@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfield.errors import InputError
+from nearfield.evaluation.inputs import Distance
+from nearfield.evaluation.ties import Ties
 from nearfield.files import atomic_write
-from nearfield.inputs import Distance
 from nearfield.metrics import PerQuery, retrieval_metrics
-from nearfield.ties import Ties
 
 MATRIX_NAMES = ("embeddings", "features", "embedding")
 LABEL_NAMES = ("labels", "label")

@@ -20,12 +20,20 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict, Unpack
 
-from nearfield import pairwise, sharded
-from nearfield.clustering import KMeans, clustering_scores
 from nearfield.errors import InputError
-from nearfield.inputs import Array, Distance, embedding_matrix, label_array, label_codes, same_length, same_width
-from nearfield.neighbours import nearest_neighbours
-from nearfield.scoring import (
+from nearfield.evaluation import pairwise, sharded
+from nearfield.evaluation.clustering import KMeans, clustering_scores
+from nearfield.evaluation.inputs import (
+    Array,
+    Distance,
+    embedding_matrix,
+    label_array,
+    label_codes,
+    same_length,
+    same_width,
+)
+from nearfield.evaluation.neighbours import nearest_neighbours
+from nearfield.evaluation.scoring import (
     CLUSTERING,
     DIAGNOSTICS,
     METRICS,
@@ -36,8 +44,8 @@ from nearfield.scoring import (
     mean_scores,
     query_scores,
 )
-from nearfield.ties import Ties
-from nearfield.vectors import Vectors, vector_sets
+from nearfield.evaluation.ties import Ties
+from nearfield.evaluation.vectors import Vectors, vector_sets
 
 __all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]
 

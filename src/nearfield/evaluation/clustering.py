@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from nearfield.errors import InputError, RunError
-from nearfield.inputs import one_of
-from nearfield.vectors import Vectors
+from nearfield.evaluation.inputs import one_of
+from nearfield.evaluation.vectors import Vectors
 
 AVERAGES = ("arithmetic", "geometric")
 

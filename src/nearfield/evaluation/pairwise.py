@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import InputError
-from nearfield.matches import Task
-from nearfield.vectors import Vectors
+from nearfield.evaluation.matches import Task
+from nearfield.evaluation.vectors import Vectors
 
 BINS = 1 << 20
 TILE = 1024

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nearfield.counter import BITS, Counter, Side, Widths
-from nearfield.matches import Matches, Task, match_lists, query_chunks, relevant_counts
-from nearfield.scan import Crew, scan, sort_ascending, where, workers
-from nearfield.ties import Places
-from nearfield.vectors import Vectors
+from nearfield.evaluation.counter import BITS, Counter, Side, Widths
+from nearfield.evaluation.matches import Matches, Task, match_lists, query_chunks, relevant_counts
+from nearfield.evaluation.scan import Crew, scan, sort_ascending, where, workers
+from nearfield.evaluation.ties import Places
+from nearfield.evaluation.vectors import Vectors
 
 HIDDEN = torch.finfo(torch.float32).min  # score of a match in a tile, where only other items count
 SELECT, COMPARE, SORT = 50.0, 0.3, 8.0  # ns per entry of a tile: selected and sorted; compared; in a sorted row

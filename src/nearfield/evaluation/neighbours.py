@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import InputError
-from nearfield.inputs import DISTANCES, Array, Distance, embedding_matrix, one_of, same_width
-from nearfield.vectors import Vectors, pair_scores, vector_sets
+from nearfield.evaluation.inputs import DISTANCES, Array, Distance, embedding_matrix, one_of, same_width
+from nearfield.evaluation.vectors import Vectors, pair_scores, vector_sets
 
 ROWS, COLUMNS = 1024, 8192
 SPARE = 8  # more candidates than asked for, so that float64 decides their order

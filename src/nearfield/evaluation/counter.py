@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearfield.matches import Task
-from nearfield.scan import CROWD, sort_ascending, where
-from nearfield.vectors import pair_scores
+from nearfield.evaluation.matches import Task
+from nearfield.evaluation.scan import CROWD, sort_ascending, where
+from nearfield.evaluation.vectors import pair_scores
 
 BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
 COLUMN = (1 << BITS) - 1

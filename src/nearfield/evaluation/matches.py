@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearfield.scan import sort_ascending
-from nearfield.vectors import Vectors
+from nearfield.evaluation.scan import sort_ascending
+from nearfield.evaluation.vectors import Vectors
 
 PIECE = 4096  # gallery items of a class scored at once
 

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearfield import ties as tie
-from nearfield.clustering import KMeans
 from nearfield.errors import InputError, RunError
-from nearfield.inputs import DISTANCES, Array, Distance, label_array, one_of
-from nearfield.matches import Task, relevant_counts
-from nearfield.rank import match_places
-from nearfield.ties import TIES, Places, Ties
-from nearfield.vectors import Vectors
+from nearfield.evaluation import ties as tie
+from nearfield.evaluation.clustering import KMeans
+from nearfield.evaluation.inputs import DISTANCES, Array, Distance, label_array, one_of
+from nearfield.evaluation.matches import Task, relevant_counts
+from nearfield.evaluation.rank import match_places
+from nearfield.evaluation.ties import TIES, Places, Ties
+from nearfield.evaluation.vectors import Vectors
 
 RETRIEVAL = ("recall", "precision", "r_precision", "map_at_r", "map", "mrr")
 CLUSTERING = ("nmi", "ami", "f1")
