@@ -114,6 +114,14 @@ class Held(NamedTuple):
     as_rows: bool = False  # whether they are the queries and the batch the references
 
 
+class Pairing(NamedTuple):
+    """Which rows of a batch are queries and which are references, or stand for references made of several rows."""
+
+    rows: Tensor  # (M,)
+    columns: Tensor  # (N,)
+    member: Tensor | None = None  # of each row of the batch, the reference that it is part of, or -1
+
+
 Miner = Callable[[Block], Block]
 Reduction = Literal["sum", "batch", "usable", "terms"]
 
@@ -181,17 +189,17 @@ class PairLoss(nn.Module):
         """Vectors that the loss holds itself, such as proxies, to compare a batch with these labels with."""
         return None
 
-    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+    def pairing(self, labels: Tensor) -> Pairing | None:
         """Which rows of a batch are queries and which are references; None (the default) if all are both."""
         return None
 
-    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
         """Query and reference vectors of a batch with a `pairing`."""
-        return x[rows], x[columns]
+        return x[pairing.rows], x[pairing.columns]
 
-    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+    def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
         """Put the `weights` between the combined vectors where they belong in the batch's `full` (N, N) zeros."""
-        full[rows[:, None], columns] = weights
+        full[pairing.rows[:, None], pairing.columns] = weights
         return full
 
     def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
@@ -302,7 +310,7 @@ class Scene(NamedTuple):
     queries: Tensor  # (M, D) prepared (normalised, centred), sorted by label
     references: Tensor | None  # (N, D); None when the queries are the references
     raw: tuple[Tensor, Tensor]  # what the penalty sees
-    pairing: tuple[Tensor, Tensor] | None  # what the loss's `pairing` answered
+    pairing: Pairing | None  # what the loss's `pairing` answered
 
 
 def arrange(
@@ -324,9 +332,9 @@ def arrange(
         queries, references = queries.to(wide), references.to(wide)
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
-        rows, columns = pairing
+        rows, columns, _ = pairing
         raw_queries, raw_references = raw_queries[rows], raw_references[columns]
-        queries, references = loss.combine(queries, rows, columns)
+        queries, references = loss.combine(queries, pairing)
         labels, reference_labels = labels[rows], labels[columns]
     layout = _layout(labels, reference_labels)
     queries = _in_order(queries, layout.rows)
@@ -701,4 +709,4 @@ def pair_weights(
             return w.T.contiguous()
         if pairing is None:
             return w
-        return loss.unfold(w, *pairing, w.new_zeros(len(embeddings), len(embeddings)))
+        return loss.unfold(w, pairing, w.new_zeros(len(embeddings), len(embeddings)))

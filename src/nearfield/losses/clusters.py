@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
-from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, PairLoss, Weighted, is_real, log_sum_exp
+from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
 from nearfield.registry import Real, register
 
 
@@ -217,8 +217,8 @@ class Prototypical(PairLoss):
         mu_k = mean of the support of class k,   L = mean over queries of -log softmax_k(-|q - mu_k|^2) at k = y_q
 
     The batch is the episode: in row order the first `support` items of a class (None: half of them, rounded down, at
-    least 1) are its support and the others its queries. A class without others has a prototype and no queries; `last`
-    counts the rows of such classes as "support_only". Embeddings are not normalised.
+    least 1) are its support and the others its queries. A class without others has a prototype and no queries.
+    Embeddings are not normalised.
     dL/d|q - mu_k|^2 = 1[k = y] - softmax_k, which reaches each support item divided by their number. Pair weights: the
     similarity of query and support gets its share of W_qk, and as |mu|^2 consists of the similarities inside a support,
     those get theirs; norms are held fixed as everywhere.
@@ -236,13 +236,9 @@ class Prototypical(PairLoss):
         if support is not None and support < 1:
             raise InputError(f"support must be at least 1, or None for half of each class; got {support}.")
         self.support = support
-        # Set by `pairing` for what follows it: the prototype that each row of the batch supports, -1 for queries, and
-        # how many rows have no query in their class. Tensors made inside a functional transform do not outlive it.
-        self._supports: list[int] = []
-        self._support_only = 0
 
-    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Rows that are queries, and for each prototype the first row of its support."""
+    def pairing(self, labels: Tensor) -> Pairing | None:
+        """Rows that are queries, for each prototype the first row of its support, and whom each row supports."""
         _, classes, sizes = labels.unique(return_inverse=True, return_counts=True)
         order = classes.argsort(stable=True)
         first = sizes.cumsum(0) - sizes  # (C,) of each class in that order
@@ -250,42 +246,29 @@ class Prototypical(PairLoss):
         rank[order] = torch.arange(len(order), device=order.device) - first[classes[order]]  # (N,) within the class
         shots = (sizes // 2).clamp(min=1) if self.support is None else torch.full_like(sizes, self.support)
         queries = rank >= shots[classes]
-        self._supports = classes.masked_fill(queries, -1).tolist()
-        self._support_only = int(sizes[sizes <= shots].sum())
-        return queries.nonzero()[:, 0], order[first]
+        return Pairing(queries.nonzero()[:, 0], order[first], classes.masked_fill(queries, -1))
 
-    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        support, of = self._support(x.device)
-        total = x.new_zeros(len(columns), x.shape[1]).index_add(0, of, x[support])
-        return x[rows], total / of.bincount()[:, None]
+    def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+        support, of = supports(pairing)
+        total = x.new_zeros(len(pairing.columns), x.shape[1]).index_add(0, of, x[support])
+        return x[pairing.rows], total / of.bincount()[:, None]
 
-    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
-        support, of = self._support(full.device)
+    def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
+        support, of = supports(pairing)
         shots = of.bincount()
-        full[rows[:, None], support] = (weights / shots)[:, of]
+        full[pairing.rows[:, None], support] = (weights / shots)[:, of]
         inside = (of[:, None] == of) & ~torch.eye(len(of), dtype=torch.bool, device=of.device)
         pull = -weights.sum(0) / (2 * shots.square())  # dL/d|mu|^2 = -sum_q W / 2, spread over the pairs of |mu|^2
         full[support[:, None], support] = inside * pull[of]
         return full
 
-    def _support(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows that support a prototype, and which one."""
-        supports = torch.tensor(self._supports, device=device)
-        (support,) = (supports >= 0).nonzero(as_tuple=True)
-        return support, supports[support]
-
     def weigh(self, block: Block) -> Weighted:
         value, share = log_sum_exp(block.pos - block.neg, one=True)  # one positive: the query's prototype
         return Weighted(value, share.sum(1, keepdim=True), -share)
 
-    def forward(
-        self,
-        queries: Tensor,
-        labels: Tensor,
-        references: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of a batch that is an episode; a 0-dim tensor."""
-        value = super().forward(queries, labels, references, reference_labels)
-        self.last["support_only"] = self._support_only
-        return value
+
+def supports(pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """Rows that support a prototype, and which one."""
+    assert pairing.member is not None
+    (support,) = (pairing.member >= 0).nonzero(as_tuple=True)
+    return support, pairing.member[support]

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp
 from nearfield.registry import Real, register
 
 
-def pair_up(labels: Tensor) -> tuple[Tensor, Tensor]:
+def pair_up(labels: Tensor) -> Pairing:
     """Rows of the anchors and rows of their positives, each (K,)."""
     ordered, rows = labels.sort(stable=True)
     rank = torch.arange(len(labels), device=labels.device) - torch.searchsorted(ordered, ordered)
     first = (rank % 2 == 0)[:-1] & (ordered[1:] == ordered[:-1])
     at = first.nonzero().squeeze(1)
-    return rows[at], rows[at + 1]
+    return Pairing(rows[at], rows[at + 1])
 
 
 @register(
@@ -53,7 +53,7 @@ class NPairs(PairLoss):
         super().__init__(**engine)
         self.l2 = l2
 
-    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+    def pairing(self, labels: Tensor) -> Pairing | None:
         return pair_up(labels)
 
     def weigh(self, block: Block) -> Weighted:
@@ -93,15 +93,16 @@ class Angular(PairLoss):
             raise InputError(f"angle is in degrees and must be between 0 and 90; got {angle}.")
         self.tan2, self.l2 = math.tan(math.radians(angle)) ** 2, l2
 
-    def pairing(self, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+    def pairing(self, labels: Tensor) -> Pairing | None:
         return pair_up(labels)
 
-    def combine(self, x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        a, p = x[rows], x[columns]
+    def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+        a, p = super().combine(x, pairing)
         offset = -2 * (1 + self.tan2) * (a * p).sum(1, keepdim=True)
         return torch.cat([4 * self.tan2 * (a + p), offset], 1), torch.cat([p, torch.ones_like(offset)], 1)
 
-    def unfold(self, weights: Tensor, rows: Tensor, columns: Tensor, full: Tensor) -> Tensor:
+    def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
+        rows, columns, _ = pairing
         full[rows[:, None], columns] = 4 * self.tan2 * weights
         full[columns[:, None], columns] = 4 * self.tan2 * weights
         full[rows, columns] -= 2 * (1 + self.tan2) * weights.sum(1)

@@ -108,6 +108,7 @@ class DRML(nn.Module):
     """
 
     options: ClassVar[type] = EngineOptions
+    constant_weights: ClassVar[bool] = True  # detached inputs and targets: the gradient is no derivative
 
     def __init__(
         self,
