@@ -21,6 +21,8 @@ from nearfield.pairs import PairLoss, pair_weights
 DISAGREEMENTS = {
     "npairs": "the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
 }
+# whose weights follow from a clustering of the batch, not from the similarities of a query
+BY_CLUSTER = ("prototypical", "structured_clustering")
 # how the methods of the table are set for it: normalisers that count active triplets would couple everything
 TABLE_PARAMS: dict[str, dict[str, Any]] = {"triplet": {"distance": "cosine", "reduction": "all"}}
 MOVES = (-0.3, -0.16, 0.16, 0.3)  # whole intervals of the histogram, whose nodes are not to matter

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
 from nearfield.registry import Real, register
@@ -138,6 +139,7 @@ class MedoidSearch:
     "Song et al., Deep Metric Learning via Facility Location, CVPR 2017; Unbiased Evaluation Eqs. 10-12",
     space={"gamma": Real(0.1, 10.0, log=True)},
     presets={"ronekko": {"squared": True}},
+    recipe=OptimizerConfig(name="rmsprop", lr=1e-4, weight_decay=1e-5),
 )
 class StructuredClustering(PairLoss):
     """Structured clustering: the true classes must beat every other choice of as many medoids, by a margin in NMI.
@@ -210,6 +212,7 @@ class StructuredClustering(PairLoss):
     "Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017; Unbiased Evaluation Eq. 13",
     presets={"unbiased_evaluation": {"support": 5}},
     sampler="episodic",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Prototypical(PairLoss):
     """Prototypical: each query must pick its class among the means of some items of every class.

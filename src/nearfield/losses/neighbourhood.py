@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import MultiSimilarityMiner
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
@@ -20,6 +21,7 @@ from nearfield.registry import Real, register
     "lifted",
     "Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016; Unbiased Evaluation Eq. 2",
     space={"margin": Real(0.2, 2.0)},
+    recipe=OptimizerConfig(name="sgd", lr=1e-4, head=10.0, weight_decay=2e-4),
 )
 class Lifted(PairLoss):
     """Lifted structure: each positive pair against all negatives of both of its ends.
@@ -92,6 +94,7 @@ class LiftedGeneralized(PairLoss):
     "GPW Eq. 16 (the ablation's LiftedStruct*)",
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True)},
     presets={"code": {"beta": 40.0}},
+    recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
 )
 class LiftedStar(PairLoss):
     """Lifted structure with two temperatures and no hinge.
@@ -117,6 +120,7 @@ class LiftedStar(PairLoss):
     "GPW supplement Eq. 10 (the ablation's BinLifted)",
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
     similarities="SN",
+    recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
 )
 class BinLifted(PairLoss):
     """The mean of binomial and lifted weights: half self-similarity, half the neighbours' similarities.
@@ -167,6 +171,7 @@ class BinLifted(PairLoss):
     },
     presets={"paper": {"beta": 50.0, "lam": 1.0}, "code": {"beta": 40.0, "lam": 0.5}},
     similarities="SPN",
+    recipe=OptimizerConfig(name="adam", lr=3e-5, weight_decay=5e-4),
 )
 class MultiSimilarity(PairLoss):
     """Multi-Similarity: mine by relative similarity (P), then weigh by self-similarity (S) and the neighbours' (N).

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp
 from nearfield.registry import Real, register
@@ -35,6 +36,7 @@ def pair_up(labels: Tensor) -> Pairing:
     presets={"proxy_anchor_authors": {"l2": 0.02}},
     similarities="N",
     sampler="npairs",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class NPairs(PairLoss):
     """N-pairs: each anchor must pick its positive among the positives of all pairs.
@@ -72,6 +74,7 @@ class NPairs(PairLoss):
     space={"angle": Real(30.0, 60.0)},
     presets={"unbiased_evaluation": {"normalize": False, "l2": 5e-4}},
     sampler="npairs",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Angular(PairLoss):
     """Angular: bound the angle at the negative of the triangle (anchor, positive, negative), whatever the scale.
@@ -121,6 +124,7 @@ class Angular(PairLoss):
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017, Eq. 8",
     space={"angle": Real(30.0, 60.0), "lam": Real(0.1, 10.0, log=True)},
     sampler="npairs",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class NPairsAngular(nn.Module):
     """N-pairs on the raw embeddings plus `lam` times Angular on the normalised ones."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import DistanceWeightedMiner, draw_by_distance
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, over_distance
@@ -29,6 +30,7 @@ from nearfield.registry import Real, Whole, register
         "reality_check_sop": {"form": "hinge", "pos_margin": 0.2850, "neg_margin": 0.5130},
     },
     similarities="S",
+    recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
 )
 class Contrastive(PairLoss):
     """Contrastive: pull every positive, push negatives that are nearer than a margin.
@@ -83,6 +85,7 @@ class Contrastive(PairLoss):
         "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337},
         "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831},
     },
+    recipe=OptimizerConfig(name="rmsprop", lr=1e-6, weight_decay=1e-4),
 )
 class SNR(PairLoss):
     """Contrastive hinge on the signal-to-noise distance of raw embeddings.
@@ -143,6 +146,7 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
         "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164},
         "reality_check_sop": {"alpha": 0.0915, "beta": 1.1072},
     },
+    recipe=OptimizerConfig(name="adam", lr=1e-6, head=100.0, loss_lr=0.1, weight_decay=1e-4),
 )
 class Margin(PairLoss):
     """Margin loss with distance-weighted sampling: a learned boundary beta between near and far.
@@ -209,6 +213,7 @@ class Margin(PairLoss):
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
     presets={"code": {"beta": 40.0, "reduction": "mean"}},
     similarities="S",
+    recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
 )
 class Binomial(PairLoss):
     """Binomial deviance: a soft hinge on every pair, mean over the positives and over the negatives of a query.

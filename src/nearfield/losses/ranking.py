@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_positive
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_mask, log_sum_exp
 from nearfield.registry import Real, Whole, register
@@ -24,6 +25,7 @@ from nearfield.registry import Real, Whole, register
         "reality_check_sop": {"bins": 16},
     },
     sampler="fastap",
+    recipe=OptimizerConfig(name="adam", lr=1e-5, head=10.0, weight_decay=0.0),
 )
 class FastAP(PairLoss):
     """FastAP: average precision of each query's ranking, from soft histograms of its squared distances z = 2 - 2 S.
@@ -131,6 +133,7 @@ class SmoothAP(PairLoss):
     "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
     space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
+    recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-4),
 )
 class RankedList(PairLoss):
     """Ranked list: positives within alpha - margin, negatives beyond alpha, near negatives weighted up.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.errors import require_one_of
 from nearfield.mining import uniforms
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_mask
@@ -36,6 +37,7 @@ MINING = ("all", "hard", "semihard", "facenet", "pml", "semihard_random", "semih
         "reality_check_sop": {"margin": 0.0451},
     },
     similarities="P",
+    recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Triplet(PairLoss):
     """Triplet: a negative must be farther than a positive by a margin.
