@@ -9,6 +9,7 @@ TABLES = {
     "Pair losses": "benchmarks.speed_losses",
     "Proxy losses": "benchmarks.speed_proxies",
     "Evaluator": "benchmarks.speed_eval",
+    "Data": "benchmarks.speed_data",
 }
 
 

@@ -112,6 +112,45 @@ def test_a_wrong_dataset_is_refused(changes: dict[str, object], words: str) -> N
         toy(**changes)
 
 
+def test_features_and_colours_are_images_too() -> None:
+    assert toy(images=np.zeros((6, 4), dtype=np.float16)).summary()["image_size"] == "4 features"
+    assert toy(images=np.zeros((6, 4), dtype=np.float32)).are_features
+    assert toy(images=np.zeros((6, 2, 3, 3), dtype=np.uint8)).summary()["image_size"] == "2x3 RGB"
+    with pytest.raises(InputError, match="row 2 has a NaN"):
+        toy(images=np.where(np.arange(12).reshape(6, 2) == 5, np.nan, 0.0))
+
+
+CLOSED = {"train_classes": np.array([0, 1, 2]), "test_classes": np.array([0, 2])}
+
+
+def test_a_closed_set_is_split_by_images() -> None:
+    dataset = toy(**CLOSED, is_test=np.array([0, 1, 0, 0, 1, 1], dtype=bool))
+    assert dataset.train_rows().tolist() == [0, 2, 3]
+    assert dataset.train_rows([0, 2]).tolist() == [0, 3]
+    assert dataset.test_rows().tolist() == [1, 4, 5]
+    assert dataset.summary()["shared_classes"] == 2
+    with pytest.raises(InputError, match="exactly the classes of test_classes for test"):
+        toy(**CLOSED, is_test=np.array([0, 1, 0, 0, 0, 0], dtype=bool))
+    with pytest.raises(InputError, match="disjoint"):
+        toy(**CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"is_query": [2]}, "together"),
+        ({"is_query": [2], "is_gallery": [0]}, "test images only, got row 0"),
+        ({"is_query": [2], "is_gallery": []}, "each hold at least one"),
+    ],
+)
+def test_queries_and_gallery_are_test_images(changes: dict[str, list[int]], words: str) -> None:
+    flags = {name: np.isin(np.arange(6), rows) for name, rows in changes.items()}
+    with pytest.raises(InputError, match=words):
+        toy(**flags)
+    with pytest.raises(InputError, match=r"is_query must be a bool array of shape \(6,\)"):
+        toy(is_query=np.zeros(6))
+
+
 def test_unknown_classes_are_refused() -> None:
     with pytest.raises(InputError, match=r"classes must lie in 0\.\.2, got values from 0 to 3"):
         toy().indices_of([0, 3])
@@ -119,21 +158,21 @@ def test_unknown_classes_are_refused() -> None:
 
 @given(st.sets(st.integers(0, 10_000), min_size=4, max_size=60), st.floats(0.01, 0.99), st.integers(0, 2**32))
 def test_a_split_is_disjoint_complete_and_repeatable(classes: set[int], fraction: float, seed: int) -> None:
-    kept, held = base.split_classes(sorted(classes), fraction, seed)
+    kept, held = data.split_classes(sorted(classes), fraction, seed)
     assert not set(kept.tolist()) & set(held.tolist())
     assert set(kept.tolist()) | set(held.tolist()) == classes
     assert len(kept) > 1
     assert len(held) == min(max(round(fraction * len(classes)), 2), len(classes) - 2)
-    again = base.split_classes(sorted(classes, reverse=True), fraction, seed)
+    again = data.split_classes(sorted(classes, reverse=True), fraction, seed)
     assert base.split_fingerprint(kept, held) == base.split_fingerprint(*again)
 
 
 def test_split_seeds_differ_and_nonsense_is_refused() -> None:
-    assert base.split_classes(range(50), 0.5, 0)[1].tolist() != base.split_classes(range(50), 0.5, 1)[1].tolist()
+    assert data.split_classes(range(50), 0.5, 0)[1].tolist() != data.split_classes(range(50), 0.5, 1)[1].tolist()
     with pytest.raises(InputError, match=r"fraction .*1\.0"):
-        base.split_classes(range(4), 1.0, 0)
+        data.split_classes(range(4), 1.0, 0)
     with pytest.raises(InputError, match=r"classes .*got 1"):
-        base.split_classes([7, 7], 0.5, 0)
+        data.split_classes([7, 7], 0.5, 0)
 
 
 def test_split_fingerprints_know_where_a_list_ends() -> None:
@@ -141,10 +180,10 @@ def test_split_fingerprints_know_where_a_list_ends() -> None:
     assert base.split_fingerprint([1, 2]) == base.split_fingerprint(np.array([1, 2], dtype=np.int32))
 
 
-@pytest.mark.parametrize("part", ["images", "labels", "train_classes"])
+@pytest.mark.parametrize("part", ["content", "labels", "train_classes"])
 def test_the_fingerprint_covers_pixels_labels_and_split(part: str) -> None:
     parts = {
-        "images": np.zeros((4, 2, 2), dtype=np.uint8),
+        "content": np.zeros((4, 2, 2), dtype=np.uint8),
         "labels": np.array([0, 0, 1, 1]),
         "train_classes": np.array([0]),
         "test_classes": np.array([1]),
@@ -164,7 +203,9 @@ def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_pat
 # The registry
 
 
-def test_names_and_unknown_names() -> None:
+def test_names_and_unknown_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path))
+    monkeypatch.delenv("NEARFIELD_DATA", raising=False)
     assert data.names() == ["digits", "glyphs"]
     with pytest.raises(InputError, match="'glyph' is unknown; did you mean 'glyphs'"):
         data.load("glyph")

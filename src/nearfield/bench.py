@@ -91,7 +91,7 @@ def pixel_baseline(dataset: Dataset) -> dict[str, float]:
 
     from nearfield.metrics import retrieval_metrics
 
-    rows = dataset.indices_of(dataset.test_classes)
+    rows = dataset.test_rows()
     pixels = torch.from_numpy(dataset.images[rows]).flatten(1).float()
     return retrieval_metrics(pixels, dataset.labels[rows], metrics=("recall", "r_precision", "map_at_r"))
 
@@ -103,7 +103,7 @@ def untrained_baseline(config: BenchConfig, dataset: Dataset) -> dict[str, float
     from nearfield.models import build_model
     from nearfield.training import evaluate
 
-    rows = dataset.indices_of(dataset.test_classes)
+    rows = dataset.test_rows()
     images, labels = torch.from_numpy(dataset.images[rows]), torch.from_numpy(dataset.labels[rows])
     models = [build_model(config.run.model, seed) for seed in config.seeds]
     found = [evaluate(model, images, labels, config.run.distance) for model in models]

@@ -58,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_bench(commands)
     _add_train(commands)
+    _add_embed(commands)
     _add_eval(commands)
     _add_methods(commands)
     _add_weights(commands)
@@ -83,7 +84,9 @@ def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument(
         "config", nargs="?", type=Path, help="TOML file of a bench; defaults compare three methods on glyphs"
     )
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`)")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`), or `all`"
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
     parser.add_argument("--data", metavar="NAME", help="train and test on this data (see `nearfield data list`)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (default: the cores)")
@@ -107,6 +110,22 @@ def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_lazy("train"))
+
+
+def _add_embed(commands: _Commands) -> None:  # type: ignore[valid-type]
+    example = "nearfield embed efficientnet_lite0 photos/ --split test -o photos.npz && nearfield eval photos.npz"
+    parser = _add(commands, "embed", "embed a dataset into a file; goes on where it was interrupted", example)
+    parser.add_argument("model", help="folder of a finished run, or a backbone: efficientnet_lite0, timm:NAME, ...")
+    parser.add_argument("data", help="a dataset (see `nearfield data list`) or the path of one")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="NPZ", help="file to write")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of the backbone")
+    parser.add_argument("--split", choices=("all", "train", "test"), default="all", help="images (default: all)")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="resize pictures to this side")
+    resize = "crop: the middle square; square: all of it, squeezed (default: crop)"
+    parser.add_argument("--resize", choices=("crop", "square"), default="crop", help=resize)
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(run=_lazy("embed"))
 
 
 def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
@@ -160,20 +179,28 @@ def _add_check_gradients(commands: _Commands) -> None:  # type: ignore[valid-typ
 
 
 def _add_data(commands: _Commands) -> None:  # type: ignore[valid-type]
-    parser = _add(commands, "data", "list, describe and picture the data", "nearfield data sheet glyphs -o glyphs.png")
+    parser = _add(commands, "data", "add, list, check and picture the data", "nearfield data add cub CUB_200_2011.tgz")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    add = _add(actions, "add", "read, check and remember data under a name", "nearfield data add mine photos/")
     listing = _add(actions, "list", "every known dataset", "nearfield data list")
     show = _add(actions, "show", "counts, splits and fingerprint of a dataset", "nearfield data show glyphs")
+    verify = _add(actions, "verify", "look at every picture again: is it there and whole?", "nearfield data verify cub")
+    leaks = _add(actions, "leaks", "images that are in training and in test, or nearly", "nearfield data leaks cub")
     sheet = _add(actions, "sheet", "write a contact sheet of a dataset", "nearfield data sheet glyphs -o glyphs.png")
-    for each in (show, sheet):
-        each.add_argument("name", help="a dataset (see `nearfield data list`)")
+    help = "cub, cars196, sop, inshop, vehicleid or imagenet for an official dataset, or any name for data of your own"
+    add.add_argument("name", help=help)
+    add.add_argument("path", type=Path, help="archive or folder; folder of class folders, .csv, .parquet, .npz or .npy")
+    add.add_argument("--quick", action="store_true", help="do not decode every picture")
+    for each in (show, verify, leaks, sheet):
+        each.add_argument("name", help="a dataset (see `nearfield data list`) or a path")
+    leaks.add_argument("--distance", type=int, default=12, metavar="BITS", help="of 128 that may differ (default: 12)")
     sheet.add_argument("-o", "--out", type=Path, help="PNG file to write (default: NAME.png)")
     sheet.add_argument("--classes", type=int, default=12, help="rows of the sheet")
-    for each in (listing, show):
+    for each in (add, listing, show, verify, leaks):
         each.add_argument("--json", action="store_true", help="print as JSON")
-    listing.set_defaults(run=_lazy("data_list"))
-    show.set_defaults(run=_lazy("data_show"))
-    sheet.set_defaults(run=_lazy("data_sheet"))
+    names = ("add", "list", "show", "verify", "leaks", "sheet")
+    for name, each in zip(names, (add, listing, show, verify, leaks, sheet), strict=True):
+        each.set_defaults(run=_lazy(f"data_{name}", "nearfield.data_commands"))
 
 
 def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
@@ -195,13 +222,13 @@ def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help)
 
 
-def _lazy(command: str):  # type: ignore[no-untyped-def]
-    """The function of `nearfield.commands`, imported when it is called."""
+def _lazy(command: str, module: str = "nearfield.commands"):  # type: ignore[no-untyped-def]
+    """The function of a module, imported when it is called."""
 
     def run(arguments: argparse.Namespace) -> int | None:
-        from nearfield import commands
+        import importlib
 
-        result: int | None = getattr(commands, command)(arguments)
+        result: int | None = getattr(importlib.import_module(module), command)(arguments)
         return result
 
     return run

@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -19,6 +19,9 @@ from rich.table import Table
 
 from nearfield.config import BenchConfig, RunConfig, build_config, merge, read_toml
 from nearfield.errors import InputError
+
+if TYPE_CHECKING:
+    from nearfield.registry import Method
 
 console = Console(highlight=False)
 notes = Console(stderr=True, highlight=False)
@@ -73,7 +76,7 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
     """The configuration file, then the shortcuts, then `--set`."""
     values = read_toml(arguments.config) if arguments.config else {}
     if arguments.methods:
-        values["methods"] = [{"name": name} for name in arguments.methods]
+        values["methods"] = [{"name": name} for name in _method_names(arguments.methods)]
     if arguments.seeds is not None:
         values["seeds"] = list(range(arguments.seeds))
     if arguments.data:
@@ -81,8 +84,16 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
     return build_config(BenchConfig, merge(values, arguments.overrides))
 
 
+def _method_names(given: list[str]) -> list[str]:
+    if given != ["all"]:
+        return given
+    from nearfield import losses
+
+    return losses.names()
+
+
 def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -> Table:
-    """The leaderboard as a terminal table, in percent, with raw pixels as the floor."""
+    """The leaderboard as a terminal table, in percent, with an untrained network and raw pixels as floors."""
     from nearfield.bench import COLUMNS
     from nearfield.store import Store
 
@@ -94,9 +105,10 @@ def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -
     for standing in standings:
         cells = [_percent(standing.mean[c], standing.half_width[c]) for c in COLUMNS]
         table.add_row(standing.method, *cells, f"{standing.train_seconds:.0f}")
-    pixels = Store(folder / "results.sqlite").meta()["pixels"]
+    meta = Store(folder / "results.sqlite").meta()
     table.add_section()
-    table.add_row("raw pixels", *[_percent(pixels[c], None) if c in pixels else "" for c in COLUMNS], "")
+    for title, scores in (("untrained network", meta["untrained"]), ("raw pixels", meta["pixels"])):
+        table.add_row(title, *[_percent(scores[c], None) if c in scores else "" for c in COLUMNS], "")
     return table
 
 
@@ -122,6 +134,29 @@ def train(arguments: argparse.Namespace) -> None:
             f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True
         )
         console.print(f"Folder: {arguments.out}", soft_wrap=True)
+
+
+def embed(arguments: argparse.Namespace) -> None:
+    """Embed a dataset into a file; see `nearfield.embedding`."""
+    from nearfield import data
+    from nearfield.embedding import at_size, embed_to_file, open_model
+
+    dataset = at_size(data.load(arguments.data), arguments.size, arguments.resize)
+    model = open_model(arguments.model, arguments.weights, dataset)
+    with _progress() as bar:
+        task = bar.add_task("images", total=None, info="")
+        images, dim = embed_to_file(
+            model,
+            dataset,
+            arguments.out,
+            arguments.split,
+            arguments.batch_size,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if arguments.json:
+        console.print_json(json.dumps({"out": str(arguments.out), "images": images, "dim": dim}))
+    else:
+        console.print(f"Embeddings: {arguments.out}, {images} images, {dim} dims", soft_wrap=True)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -155,48 +190,63 @@ def methods(arguments: argparse.Namespace) -> None:
 
     found = [losses.method(arguments.name)] if arguments.name else [losses.method(name) for name in losses.names()]
     if arguments.json:
-        facts = [{"name": m.name, "source": m.source, "defaults": _defaults(m), "idea": m.idea} for m in found]
+        facts = [_facts(m) for m in found]
         console.print_json(json.dumps(facts[0] if arguments.name else facts))
         return
     if not arguments.name:
-        table = Table("method", "source", "parameters")
+        table = Table("method", "source", "parameters", "sampler")
         for m in found:
-            table.add_row(m.name, m.source, ", ".join(_defaults(m)))
+            table.add_row(m.name, m.source, ", ".join(_defaults(m)), m.sampler)
         console.print(table)
         return
     (m,) = found
     console.print(f"[bold]{m.name}[/bold]  {m.source}\n", soft_wrap=True)
     console.print(m.idea, soft_wrap=True, markup=False)
-    console.print(
-        "\ndefaults: " + ", ".join(f"{k} = {v}" for k, v in _defaults(m).items()), soft_wrap=True, markup=False
-    )
-    for name, preset in m.presets.items():
-        console.print(
-            f"preset {name}: " + ", ".join(f"{k} = {v}" for k, v in preset.items()), soft_wrap=True, markup=False
-        )
+    lines = {"defaults": _list(_defaults(m))}
+    lines |= {f"variant {name}": _list(preset) for name, preset in m.presets.items()}
     for name, space in m.space.items():
         log = ", log scale" if getattr(space, "log", False) else ""
-        console.print(f"search {name}: {space.low} to {space.high}{log}", markup=False)
-    console.print(f"sampler: {m.sampler}")
+        lines[f"search {name}"] = f"{space.low} to {space.high}{log}"
+    lines["sampler"] = m.sampler
+    lines["recipe"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "the run's own optimiser"
+    console.print("\n" + "\n".join(f"{key}: {text}" for key, text in lines.items()), soft_wrap=True, markup=False)
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items()) or "none"
+
+
+def _facts(m: Method) -> dict[str, Any]:
+    return {
+        "name": m.name,
+        "source": m.source,
+        "idea": m.idea,
+        "defaults": _defaults(m),
+        "presets": {name: dict(preset) for name, preset in m.presets.items()},
+        "space": {name: asdict(space) for name, space in m.space.items()},
+        "sampler": m.sampler,
+        "recipe": m.recipe.model_dump(exclude_defaults=True) if m.recipe else None,
+    }
 
 
 def weights(arguments: argparse.Namespace) -> None:
     """General Pair Weighting by measurement; see `nearfield.weights`."""
     from nearfield import losses
     from nearfield.pairs import PairLoss
-    from nearfield.weights import DISAGREEMENTS, TABLE_PARAMS, similarity_types
+    from nearfield.weights import BY_CLUSTER, DISAGREEMENTS, TABLE_PARAMS, similarity_types
 
     params = merge({}, arguments.overrides)
     names = [arguments.name] if arguments.name else losses.names()
     rows = []
     for name in names:
-        if not issubclass(losses.method(name).build, PairLoss) or "dim" in losses.method(name).parameters:
+        method = losses.method(name)
+        if not issubclass(method.build, PairLoss) or "dim" in method.parameters or name in BY_CLUSTER:
             continue
         loss = losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
         assert isinstance(loss, PairLoss)
         if arguments.plot:
             return _plot(loss, name, arguments)
-        claim = losses.method(name).similarities
+        claim = method.similarities
         note = DISAGREEMENTS.get(name, "")
         rows.append({"loss": name, "measured": similarity_types(loss), "paper": claim, "note": note})
     if not rows:
@@ -243,51 +293,6 @@ def check_gradients(arguments: argparse.Namespace) -> int:
             table.add_row(c.name, f"{c.error:.1e}", "ok" if c.passed else f"above {TOLERANCE:g}", c.why)
         console.print(table)
     return 0 if all(c.passed for c in checks) else 1
-
-
-def data_list(arguments: argparse.Namespace) -> None:
-    """Every dataset with its counts."""
-    from nearfield import data
-
-    summaries = [data.load(name).summary() for name in data.names()]
-    if arguments.json:
-        console.print_json(json.dumps(summaries))
-        return
-    table = Table("name", "images", "size", "classes", "categories", "train classes", "test classes")
-    for s in summaries:
-        keys = ("name", "images", "image_size", "classes", "categories", "train_classes", "test_classes")
-        table.add_row(*(str(s[key]) for key in keys))
-    console.print(table)
-
-
-def data_show(arguments: argparse.Namespace) -> None:
-    """One dataset's description, counts and categories."""
-    import numpy as np
-
-    from nearfield import data
-
-    dataset = data.load(arguments.name)
-    counts = np.bincount(dataset.class_category, minlength=len(dataset.category_names))
-    categories = {name: int(count) for name, count in zip(dataset.category_names, counts, strict=True)}
-    if arguments.json:
-        console.print_json(json.dumps({**dataset.summary(), "category_classes": categories}))
-        return
-    console.print(dataset.description, soft_wrap=True, markup=False)
-    table = Table(show_header=False)
-    for key, value in dataset.summary().items():
-        table.add_row(key.replace("_", " "), str(value))
-    table.add_row("classes by category", ", ".join(f"{name} {count}" for name, count in categories.items()))
-    console.print(table)
-
-
-def data_sheet(arguments: argparse.Namespace) -> None:
-    """Write a contact sheet."""
-    from nearfield import data
-    from nearfield.data.sheet import contact_sheet
-
-    out = arguments.out or Path(f"{arguments.name}.png")
-    contact_sheet(data.load(arguments.name), out, classes=arguments.classes)
-    console.print(f"Sheet: {out}", soft_wrap=True)
 
 
 def report(arguments: argparse.Namespace) -> None:

@@ -202,7 +202,7 @@ def _gallery(bench: Path, store: Store, methods: Sequence[dict[str, Any]], confi
         embeddings = [_embeddings(bench / m["runs"][0]["folder"]) for m in methods]  # M x (Q, D)
     except RunError as error:
         return {"missing": str(error), "groups": []}
-    rows = dataset.indices_of(dataset.test_classes)  # (Q,)
+    rows = dataset.test_rows()  # (Q,)
     labels = dataset.labels[rows]
     scores = np.stack([store.query_scores(m["runs"][0]["run"], "map@r") for m in methods])  # (M, Q)
     groups = choose_queries(scores.mean(axis=0), labels, PER_GROUP)

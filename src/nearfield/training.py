@@ -18,7 +18,7 @@ from nearfield import losses
 from nearfield.config import RunConfig
 from nearfield.data import Dataset, decoded, load, pixels, split_classes, split_fingerprint
 from nearfield.errors import InputError, RunError
-from nearfield.inputs import Distance
+from nearfield.evaluation.inputs import Distance
 from nearfield.losses.ensembles import DREML
 from nearfield.metrics import retrieval_metrics
 from nearfield.models import EmbeddingModel, build_model, embed

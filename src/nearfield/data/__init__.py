@@ -1,37 +1,35 @@
-"""Datasets: `load("glyphs")` is drawn on this machine, `load("digits")` comes with scikit-learn."""
+"""Datasets: built in, of the papers, or anybody's own.
+
+`load("glyphs")` is drawn on this machine, `load("digits")` comes with scikit-learn; `load("cub")` and the other sets of
+the papers need `nearfield data add cub PATH` once; `load("path/to/something")` reads a folder, a table or arrays.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from nearfield.data import digits, folder, glyphs
-from nearfield.data.base import Dataset, DataWarning, cache_dir, split_classes, split_fingerprint
+from nearfield.data.base import Dataset, DataWarning, cache_dir, split_fingerprint
+from nearfield.data.pictures import Pictures
 from nearfield.data.sheet import contact_sheet
-from nearfield.errors import InputError, nearest
+from nearfield.data.sources import add, load, names, verify
+from nearfield.data.splits import gallery_of_one, halves, k_folds, resplit, split_classes
+from nearfield.data.stored import Stored, decoded, pixels
 
 __all__ = [
     "DataWarning",
     "Dataset",
+    "Pictures",
+    "Stored",
+    "add",
     "cache_dir",
     "contact_sheet",
+    "decoded",
+    "gallery_of_one",
+    "halves",
+    "k_folds",
     "load",
     "names",
+    "pixels",
+    "resplit",
     "split_classes",
     "split_fingerprint",
+    "verify",
 ]
-
-_LOADERS = {"digits": digits.load, "glyphs": glyphs.load}
-
-
-def names() -> list[str]:
-    """The names that `load` knows, sorted."""
-    return sorted(_LOADERS)
-
-
-def load(name: str) -> Dataset:
-    """The built-in dataset called `name`, or the folder of class folders at the path `name`."""
-    if "/" in name or "\\" in name or Path(name).is_dir():
-        return folder.load(Path(name))
-    if name not in _LOADERS:
-        raise InputError(f"dataset {name!r} is unknown; {nearest(name, names())}")
-    return _LOADERS[name]()

@@ -1,6 +1,6 @@
-"""What a dataset is: images, labels, class names, and a class-disjoint split that no run can change.
+"""What a dataset is: images, labels, class names, and a split that no run can change.
 
-Axes: N images, H and W pixels, C classes.
+Axes: N images, H and W pixels, F features, C classes.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,19 @@ from nearfield.errors import InputError
 
 Pixels = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class LazyImages(Protocol):
+    """Images that are not an array in memory: `Pictures` are decoded when asked for, `Stored` ones lie on disk."""
+
+    @property
+    def looks(self) -> str: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Any, /) -> Pixels: ...
+
+
+Images = npt.NDArray[Any] | LazyImages
 
 
 class DataWarning(UserWarning):
@@ -27,10 +41,13 @@ class DataWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled grey images whose classes are split once, disjointly, into a training and a test half."""
+    """Labelled images, or features of them, whose classes are split once into a training and a test part.
+
+    The parts share no class, unless `is_test` says which images of shared classes are for testing (a closed set).
+    """
 
     name: str
-    images: Pixels  # (N, H, W)
+    images: Images  # uint8 (N, H, W) grey or (N, H, W, 3) RGB; float (N, F) features; or lazy
     labels: Integers  # (N,) values 0..C-1
     class_names: tuple[str, ...]  # C
     class_category: Integers  # (C,) index into category_names
@@ -39,15 +56,28 @@ class Dataset:
     test_classes: Integers
     fingerprint: str  # sha256 of pixels, labels and split
     description: str
+    is_test: Flags | None = None  # (N,) only if train and test share classes
+    is_query: Flags | None = None  # (N,) only if the test part has queries and a gallery of its own
+    is_gallery: Flags | None = None  # (N,)
+    test_lists: Mapping[str, Integers] = field(default_factory=dict)  # rows of named test sets
 
     def __post_init__(self) -> None:
         _check_images(self.images)
-        classes, categories = len(self.class_names), len(self.category_names)
-        _check_index("labels", self.labels, len(self.images), classes)
+        rows, classes, categories = len(self.images), len(self.class_names), len(self.category_names)
+        _check_index("labels", self.labels, rows, classes)
         _check_index("class_category", self.class_category, classes, categories)
         _check_index("train_classes", self.train_classes, None, classes)
         _check_index("test_classes", self.test_classes, None, classes)
-        _check_split(self.train_classes, self.test_classes, classes)
+        for name in ("is_test", "is_query", "is_gallery"):
+            _check_flags(name, getattr(self, name), rows)
+        for name, listed in self.test_lists.items():
+            _check_index(f"test_lists[{name!r}]", listed, None, rows)
+        _check_split(self)
+
+    @property
+    def are_features(self) -> bool:
+        """Whether `images` is a matrix of features."""
+        return isinstance(self.images, np.ndarray) and self.images.ndim == 2
 
     def indices_of(self, classes: npt.ArrayLike) -> Integers:
         """Rows whose label is in `classes`, in ascending order."""
@@ -55,39 +85,39 @@ class Dataset:
         _check_index("classes", wanted, None, len(self.class_names))
         return np.flatnonzero(np.isin(self.labels, wanted)).astype(np.int64, copy=False)
 
+    def train_rows(self, classes: npt.ArrayLike | None = None) -> Integers:
+        """Rows to train on, of all training classes or of some."""
+        rows = self.indices_of(self.train_classes if classes is None else classes)
+        return rows if self.is_test is None else rows[~self.is_test[rows]]
+
+    def test_rows(self) -> Integers:
+        """Rows to test on."""
+        rows = self.indices_of(self.test_classes)
+        return rows if self.is_test is None else rows[self.is_test[rows]]
+
     def summary(self) -> dict[str, object]:
         """The counts that describe the dataset, ready for printing."""
         per_class = np.bincount(self.labels, minlength=len(self.class_names))  # (C,)
-        return {
+        counts: dict[str, object] = {
             "name": self.name,
             "images": len(self.images),
-            "image_size": f"{self.images.shape[1]}x{self.images.shape[2]}",
+            "image_size": _looks(self.images),
             "classes": len(self.class_names),
             "categories": len(self.category_names),
             "images_per_class_min": int(per_class.min()),
             "images_per_class_median": float(np.median(per_class)),
             "images_per_class_max": int(per_class.max()),
             "train_classes": len(self.train_classes),
-            "train_images": int(per_class[self.train_classes].sum()),
+            "train_images": len(self.train_rows()),
             "test_classes": len(self.test_classes),
-            "test_images": int(per_class[self.test_classes].sum()),
-            "fingerprint": self.fingerprint,
+            "test_images": len(self.test_rows()),
         }
-
-
-def split_classes(classes: npt.ArrayLike, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, but two stay on either side.
-
-    A single class has no negatives: nothing could be learned from it, and every score on it would be perfect.
-    """
-    unique = np.unique(np.asarray(classes, dtype=np.int64))
-    if len(unique) < 4:
-        raise InputError(f"classes must hold at least 4 different classes to be split, got {len(unique)}.")
-    if not 0.0 < fraction < 1.0:
-        raise InputError(f"fraction must lie strictly between 0 and 1, got {fraction}.")
-    count = min(max(round(fraction * len(unique)), 2), len(unique) - 2)
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(unique)
-    return np.sort(order[count:]), np.sort(order[:count])
+        if self.is_test is not None:
+            counts["shared_classes"] = len(np.intersect1d(self.train_classes, self.test_classes))
+        if self.is_query is not None and self.is_gallery is not None:
+            counts |= {"query_images": int(self.is_query.sum()), "gallery_images": int(self.is_gallery.sum())}
+        counts |= {f"{name}_images": len(rows) for name, rows in self.test_lists.items()}
+        return {**counts, "fingerprint": self.fingerprint}
 
 
 def split_fingerprint(*class_arrays: npt.ArrayLike) -> str:
@@ -100,11 +130,13 @@ def split_fingerprint(*class_arrays: npt.ArrayLike) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(images: Pixels, labels: Integers, train_classes: Integers, test_classes: Integers) -> str:
-    """The sha256 of pixels, labels and split, the same on every platform."""
-    digest = hashlib.sha256(str(images.shape).encode())
-    digest.update(np.ascontiguousarray(images).data)
-    digest.update(split_fingerprint(labels, train_classes, test_classes).encode())
+def fingerprint(
+    content: npt.NDArray[Any], labels: Integers, train_classes: Integers, test_classes: Integers, *more: npt.ArrayLike
+) -> str:
+    """The sha256 of content (pixels, features, or digests of files), labels and split, the same on every platform."""
+    digest = hashlib.sha256(str(content.shape).encode())
+    digest.update(np.ascontiguousarray(content).data)
+    digest.update(split_fingerprint(labels, train_classes, test_classes, *more).encode())
     return digest.hexdigest()
 
 
@@ -120,9 +152,31 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nearfield"
 
 
-def _check_images(images: Pixels) -> None:
-    if images.dtype != np.uint8 or images.ndim != 3 or 0 in images.shape:
-        raise InputError(f"images must be a non-empty uint8 array (N, H, W), got {images.dtype} {images.shape}.")
+def _looks(images: Images) -> str:
+    """The size of the images, as people write it."""
+    if not isinstance(images, np.ndarray):
+        return images.looks
+    if images.ndim == 2:
+        return f"{images.shape[1]} features"
+    return f"{images.shape[1]}x{images.shape[2]}" + (" RGB" if images.ndim == 4 else "")
+
+
+def _check_images(images: Images) -> None:
+    if len(images) == 0:
+        raise InputError("images must not be empty.")
+    if not isinstance(images, np.ndarray):
+        return
+    shape = images.shape
+    grey_or_rgb = images.dtype == np.uint8 and (images.ndim == 3 or (images.ndim == 4 and shape[3] == 3))
+    features = np.issubdtype(images.dtype, np.floating) and images.ndim == 2
+    if 0 in shape or not (grey_or_rgb or features):
+        raise InputError(
+            f"images must be a uint8 array (N, H, W) or (N, H, W, 3), or float features (N, F), none of them empty; "
+            f"got {images.dtype} {shape}."
+        )
+    if features and not np.isfinite(images).all():
+        row = int(np.flatnonzero(~np.isfinite(images).all(axis=1))[0])
+        raise InputError(f"images must be finite features; row {row} has a NaN or an infinity.")
 
 
 def _check_index(name: str, values: Integers, length: int | None, bound: int) -> None:
@@ -134,13 +188,39 @@ def _check_index(name: str, values: Integers, length: int | None, bound: int) ->
         raise InputError(f"{name} must lie in 0..{bound - 1}, got values from {values.min()} to {values.max()}.")
 
 
-def _check_split(train: Integers, test: Integers, classes: int) -> None:
+def _check_flags(name: str, flags: Flags | None, rows: int) -> None:
+    if flags is not None and (flags.dtype != np.bool_ or flags.shape != (rows,)):
+        raise InputError(f"{name} must be a bool array of shape ({rows},), got {flags.dtype} of shape {flags.shape}.")
+
+
+def _check_split(dataset: Dataset) -> None:
+    train, test, classes = dataset.train_classes, dataset.test_classes, len(dataset.class_names)
     both = np.concatenate([train, test])
     repeated = _first_repeated(both)
-    if repeated is not None:
+    if dataset.is_test is not None:
+        _check_closed_split(dataset, dataset.is_test)
+    elif repeated is not None:
         raise InputError(f"train_classes and test_classes must be disjoint, got class {repeated} twice.")
-    if len(both) != classes:
+    if len(np.unique(both)) != classes:
         raise InputError(f"train_classes and test_classes must hold all {classes} classes together, got {len(both)}.")
+    if (dataset.is_query is None) != (dataset.is_gallery is None):
+        raise InputError("is_query and is_gallery must be given together, got one of them.")
+    if dataset.is_query is not None and dataset.is_gallery is not None:
+        _check_query_gallery(dataset, dataset.is_query, dataset.is_gallery)
+
+
+def _check_closed_split(dataset: Dataset, is_test: Flags) -> None:
+    for name, part, classes in (("train", ~is_test, dataset.train_classes), ("test", is_test, dataset.test_classes)):
+        if not np.array_equal(np.unique(dataset.labels[part]), np.unique(classes)):
+            raise InputError(f"is_test must leave exactly the classes of {name}_classes for {name}, but does not.")
+
+
+def _check_query_gallery(dataset: Dataset, is_query: Flags, is_gallery: Flags) -> None:
+    outside = np.setdiff1d(np.flatnonzero(is_query | is_gallery), dataset.test_rows())
+    if len(outside):
+        raise InputError(f"is_query and is_gallery must be test images only, got row {outside[0]}, which is not.")
+    if not is_query.any() or not is_gallery.any():
+        raise InputError("is_query and is_gallery must each hold at least one image.")
 
 
 def _first_repeated(values: Integers) -> int | None:

@@ -5,20 +5,25 @@ The first half of the classes, in the order of their names, is for training and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from nearfield.data.base import Dataset, Integers, Pixels, fingerprint
+from nearfield.data.base import Dataset, fingerprint
+from nearfield.data.labelled import MIN_CLASSES
+from nearfield.data.pictures import SUFFIXES, Paths, Pictures, digests_of
+from nearfield.data.splits import halves
 from nearfield.errors import InputError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
-SIZE = 32  # pixels on a side; pictures are made grey and resized to it
-MIN_CLASSES = 6  # training classes are split once more, and both parts need two
+SIDE = 32  # pixels on a side, in grey, unless the caller wants something else
 
 
 def load(path: Path) -> Dataset:
-    """Read a folder of class folders; InputError names what is missing or cannot be read."""
+    """The pictures in their files, to be decoded when they are needed; every file is read once, for its hash.
+
+    InputError names what is missing or cannot be read.
+    """
     if not path.is_dir():
         raise InputError(
             f"the data folder {path} does not exist; give a folder with one folder of images for each class."
@@ -27,37 +32,37 @@ def load(path: Path) -> Dataset:
     found = {folder: pictures for folder, pictures in found.items() if pictures}
     if len(found) < MIN_CLASSES:
         raise InputError(f"{path} must hold at least {MIN_CLASSES} class folders with images; found {len(found)}.")
-    images = np.stack([_read(picture) for pictures in found.values() for picture in pictures])
-    labels = np.repeat(np.arange(len(found)), [len(pictures) for pictures in found.values()]).astype(np.int64)
-    train, test = _halves(len(found))
+    root = path.resolve()
+    files = Paths(root, tuple(f"{folder.name}/{name}" for folder, names in found.items() for name in names))
+    digests = digests_of(files)
+    labels = np.repeat(np.arange(len(found)), [len(names) for names in found.values()]).astype(np.int64)
+    train, test = halves(len(found))
     return Dataset(
         name=str(path),
-        images=images,
+        images=Pictures(files, digests),
         labels=labels,
         class_names=tuple(folder.name for folder in found),
         class_category=np.zeros(len(found), dtype=np.int64),
         category_names=("all",),
         train_classes=train,
         test_classes=test,
-        fingerprint=fingerprint(images, labels, train, test),
-        description=f"Images of {path}, a folder for each class, grey and {SIZE}x{SIZE}.",
+        fingerprint=fingerprint(digests, labels, train, test),
+        description=f"Images of {path}, a folder for each class.",
     )
 
 
-def _pictures(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+def load_small(path: Path) -> Dataset:
+    """The pictures in memory, grey and SIDE x SIDE: what the small network for small images takes."""
+    dataset = load(path)
+    assert isinstance(dataset.images, Pictures)
+    images = dataset.images.at(SIDE, "square", colour=False)[:]
+    return replace(
+        dataset,
+        images=images,
+        fingerprint=fingerprint(images, dataset.labels, dataset.train_classes, dataset.test_classes),
+        description=f"Images of {path}, a folder for each class, grey and {SIDE}x{SIDE}.",
+    )
 
 
-def _read(path: Path) -> Pixels:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("L").resize((SIZE, SIZE), Image.Resampling.BILINEAR), dtype=np.uint8)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"cannot read the image {path}: {error}. Repair or remove it.") from error
-
-
-def _halves(classes: int) -> tuple[Integers, Integers]:
-    every = np.arange(classes, dtype=np.int64)
-    return every[: (classes + 1) // 2], every[(classes + 1) // 2 :]
+def _pictures(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearfield.data.base import Dataset, Integers
+from nearfield.data.base import Dataset, Images, Integers
+from nearfield.data.pictures import Pictures
 from nearfield.errors import InputError
 from nearfield.files import atomic_write
 
@@ -28,6 +29,8 @@ def contact_sheet(
     """Write a PNG with `classes` random classes, spread over the categories, and up to `per_class` images of each."""
     if classes < 1 or per_class < 1:
         raise InputError(f"classes and per_class must be at least 1, got {classes} and {per_class}.")
+    if dataset.are_features:
+        raise InputError(f"{dataset.name} holds features, which have no picture.")
     generator = np.random.Generator(np.random.PCG64(seed))
     sheet = _paint(dataset, _spread(dataset, classes, generator), per_class, generator)
     with atomic_write(path) as temporary:
@@ -58,10 +61,20 @@ def _paint(dataset: Dataset, classes: list[int], per_class: int, generator: np.r
         top = MARGIN + row * (CELL + GAP)
         _write_name(draw, dataset, label, top)
         for column, index in enumerate(_some(dataset, label, per_class, generator)):
-            tile = Image.fromarray(np.ascontiguousarray(dataset.images[index]))
             left = MARGIN + TEXT + column * (CELL + GAP)
-            sheet.paste(tile.resize((CELL, CELL), Image.Resampling.NEAREST), (left, top))
+            sheet.paste(_tile(dataset.images, int(index)), (left, top))
     return sheet
+
+
+def _tile(images: Images, row: int) -> Image:
+    """One image, CELL pixels on a side: the middle of a picture, small ones with their pixels visible."""
+    from PIL import Image
+
+    if isinstance(images, Pictures):
+        return Image.fromarray(images.at(CELL, "crop")[row])
+    tile = Image.fromarray(np.ascontiguousarray(images[row]))
+    small = max(tile.size) <= CELL
+    return tile.resize((CELL, CELL), Image.Resampling.NEAREST if small else Image.Resampling.BILINEAR)
 
 
 def _some(dataset: Dataset, label: int, count: int, generator: np.random.Generator) -> Integers:

@@ -1,0 +1,142 @@
+"""Unpacking archives that may be hostile: nothing is written outside the target, and never more than a bound."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, NamedTuple
+
+from nearfield.data.progress import Progress
+from nearfield.errors import InputError
+
+CHUNK = 1 << 20  # bytes
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much an archive may hold: bytes in all, bytes of one member, members."""
+
+    total: int
+    member: int = 512 << 20
+    count: int = 3_000_000
+
+
+class Member(NamedTuple):
+    """A file inside an archive."""
+
+    name: str
+    stream: IO[bytes]
+
+
+def is_archive(path: Path) -> bool:
+    """Whether `path` is a tar or zip file, by its content; compressed tars too."""
+    try:
+        return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def md5_of(path: Path, progress: Progress | None = None) -> str:
+    """The md5 of a file, to be compared with what its publisher says; it protects against accidents only."""
+    digest, done, total = hashlib.md5(usedforsecurity=False), 0, path.stat().st_size
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, total)
+    return digest.hexdigest()
+
+
+def unpack(path: Path, target: Path, bound: Bound, nested: bool = False) -> None:
+    """Write the files of a tar or zip below `target`; with `nested`, each inner tar becomes a folder.
+
+    Refused: absolute paths, paths with "..", links, devices, and whatever passes the bound when it is really unpacked,
+    whatever the archive says about its sizes. Finder's `._*` and `__MACOSX` are left out.
+    """
+    written, count = 0, 0
+    with _readable(path):
+        for member in _members(path, nested):
+            inside = _safe(member.name, path)
+            if inside is None:
+                continue
+            count += 1
+            room = min(bound.member, bound.total - written)
+            if count > bound.count:
+                raise InputError(f"{path} holds more than {bound.count:,} files; it is not the archive it should be.")
+            destination = target / inside
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            with destination.open("xb") as out:
+                written += _copy(member, out, room, path)
+
+
+def _copy(member: Member, out: IO[bytes], room: int, path: Path) -> int:
+    size = 0
+    while chunk := member.stream.read(CHUNK):
+        size += len(chunk)
+        if size > room:
+            raise InputError(
+                f"{path} unpacks to more than it may: {member.name!r} passes {room:,} bytes. It is damaged or hostile."
+            )
+        out.write(chunk)
+    return size
+
+
+def _safe(name: str, path: Path) -> PurePosixPath | None:
+    """The member's path if it stays inside the target; None for what is not worth unpacking."""
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or PureWindowsPath(name).drive or "\0" in name:
+        raise InputError(f"{path} would write outside its folder, to {name!r}; it is hostile, do not use it.")
+    if not parts.parts or parts.parts[0] == "__MACOSX" or parts.name.startswith("._"):
+        return None
+    return parts
+
+
+def _members(path: Path, nested: bool) -> Iterator[Member]:
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if not info.is_dir():
+                    with archive.open(info) as stream:
+                        yield Member(info.filename, stream)
+    else:
+        with tarfile.open(path) as tar:
+            yield from _tar_members(tar, path, nested)
+            while tar.fileobj is not None and tar.fileobj.read(CHUNK):
+                pass  # the checksum of a compressed tar comes after its last member
+
+
+def _tar_members(tar: tarfile.TarFile, path: Path, nested: bool) -> Iterator[Member]:
+    for info in tar:
+        if info.isdir():
+            continue
+        stream = tar.extractfile(info) if info.isreg() else None
+        if stream is None:
+            raise InputError(f"{path} holds {info.name!r}, a link or a device; only plain files are unpacked.")
+        if nested and info.name.endswith(".tar"):
+            with tarfile.open(fileobj=stream) as inner:
+                for member in _tar_members(inner, path, nested=False):
+                    yield Member(f"{info.name.removesuffix('.tar')}/{member.name}", member.stream)
+        else:
+            yield Member(info.name, stream)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError as error:
+        raise InputError(f"{path} holds a file twice, {error.filename}; it is not the archive it should be.") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path} cannot be unpacked: {error}. Download it again.") from error
+    except RuntimeError as error:  # what zipfile raises for an encrypted member
+        raise InputError(f"{path} cannot be unpacked: {error}. Unpack it yourself and give the folder.") from error

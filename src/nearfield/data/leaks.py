@@ -1,0 +1,113 @@
+"""Images that are in training and in test: the same pixels, or nearly.
+
+Two images are near if their difference hashes differ in few bits. The hash has 128 of them: whether each of 8 x 8
+places of a small grey copy is brighter than its right neighbour, and than the one below. It survives scaling, other
+compression and small shifts of light, and is blind to colour. All pairs within the distance are found: two hashes that
+differ in at most d bits agree in one of d + 1 bands, so only images that share a band are compared.
+
+Axes: N images, A training images, B test images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearfield.data.base import Dataset, Flags, Integers, Pixels
+from nearfield.data.pictures import Pictures, in_order
+from nearfield.data.progress import Progress, bar
+from nearfield.errors import InputError
+
+BITS = 128
+DISTANCE = 12  # bits; 99 of 100 shrunk or recompressed copies are nearer, photographs of different things at about 64
+GRID = 9  # side of the small copy
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training image and a test image that are the same, or nearly."""
+
+    train_row: int
+    test_row: int
+    distance: int | None  # bits that differ; None if the pixels are identical
+
+
+def find_leaks(dataset: Dataset, distance: int = DISTANCE, progress: Progress | None = None) -> list[Leak]:
+    """Every pair of a training and a test image that are identical or whose hashes differ in at most `distance` bits.
+
+    Features have no pixels: only identical rows are found.
+    """
+    if not 0 <= distance < BITS // 4:
+        raise InputError(f"distance must lie in 0..{BITS // 4 - 1} bits; got {distance}.")
+    if progress is None:
+        with bar(f"Hashing {dataset.name}") as shown:
+            return find_leaks(dataset, distance, shown)
+    train, test = dataset.train_rows(), dataset.test_rows()
+    exact, bits = _hashes(dataset, progress)
+    same = _identical(exact, train, test)
+    found = [Leak(int(a), int(b), None) for a, b in sorted(same)]
+    if bits is None:
+        return found
+    near = ((int(train[a]), int(test[b]), d) for a, b, d in _near(bits[train], bits[test], distance))
+    return found + sorted((Leak(a, b, d) for a, b, d in near if (a, b) not in same), key=_order)
+
+
+def difference_hash(image: Pixels) -> Flags:
+    """The BITS bits of an image (H, W) or (H, W, 3)."""
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(image)).convert("L")
+    small = np.asarray(picture.resize((GRID, GRID), Image.Resampling.BOX), dtype=np.int16)
+    right = small[:-1, :-1] > small[:-1, 1:]
+    below = small[:-1, :-1] > small[1:, :-1]
+    return np.concatenate([right.reshape(-1), below.reshape(-1)])
+
+
+def _hashes(dataset: Dataset, progress: Progress) -> tuple[list[bytes], Flags | None]:
+    """A hash of the pixels of each image, and its bits (N, BITS); pictures are taken at their own size."""
+    images = dataset.images
+    if dataset.are_features:
+        return [np.asarray(row).tobytes() for row in np.asarray(images)], None
+    if isinstance(images, Pictures):
+        images = images.at(size=None)
+    source = images
+
+    def look(row: int) -> tuple[bytes, Flags]:
+        image = np.asarray(source[row])
+        content = np.ascontiguousarray(image).tobytes()
+        return hashlib.sha256(str(image.shape).encode() + content).digest(), difference_hash(image)
+
+    results = list(in_order(look, len(images), progress))
+    return [exact for exact, _ in results], np.stack([bits for _, bits in results])
+
+
+def _identical(exact: list[bytes], train: Integers, test: Integers) -> set[tuple[int, int]]:
+    places: dict[bytes, list[int]] = {}
+    for row in train.tolist():
+        places.setdefault(exact[row], []).append(row)
+    return {(a, b) for b in test.tolist() for a in places.get(exact[b], [])}
+
+
+def _near(train: Flags, test: Flags, distance: int) -> Iterator[tuple[int, int, int]]:
+    """Positions and distance of every pair of hashes (A, BITS) and (B, BITS) within `distance`, each pair once."""
+    seen: set[tuple[int, int]] = set()
+    for columns in np.array_split(np.arange(BITS), distance + 1):
+        places: dict[bytes, list[int]] = {}
+        for position, key in enumerate(np.packbits(train[:, columns], axis=1)):
+            places.setdefault(key.tobytes(), []).append(position)
+        for b, key in enumerate(np.packbits(test[:, columns], axis=1)):
+            candidates = places.get(key.tobytes())
+            if candidates is None:
+                continue
+            differing = (train[candidates] != test[b]).sum(axis=1)
+            for a, d in zip(candidates, differing.tolist(), strict=True):
+                if d <= distance and (a, b) not in seen:
+                    seen.add((a, b))
+                    yield a, b, d
+
+
+def _order(leak: Leak) -> tuple[int, int, int]:
+    return leak.distance or 0, leak.train_row, leak.test_row

@@ -1,0 +1,168 @@
+"""Embed a dataset into a file, part by part, so that an interruption costs one part.
+
+    out.npz          embeddings (N, D) float32, labels (N,), paths (N,) if images are files, info: JSON of what made it
+    out.npz.parts/   until then: plan.json, and one array for each finished part
+
+Axes: N images, D embedding dims.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearfield import __version__
+from nearfield.config import BACKBONES, RunConfig, load_config
+from nearfield.data import Dataset
+from nearfield.data.pictures import Paths, Pictures
+from nearfield.errors import InputError, nearest
+from nearfield.files import atomic_write, write_json
+from nearfield.models import EmbeddingModel, embed, load_model, pretrained_backbone
+from nearfield.models.embedder import Rows, as_tensor
+from nearfield.runs import RunFolder
+
+PART = 512  # images
+Split = Literal["all", "train", "test"]
+Progress = Callable[[int, int], None]  # (images done, images)
+
+
+def open_model(spec: str, weights: Path | None, dataset: Dataset) -> EmbeddingModel:
+    """The model of a finished run's folder, or a backbone by name with its pretrained weights."""
+    if not Path(spec).is_dir():
+        if spec not in BACKBONES and not spec.startswith("timm:"):
+            hint = nearest(spec, BACKBONES)
+            raise InputError(f"model must be the folder of a finished run, or a backbone; got {spec!r}, {hint}")
+        return pretrained_backbone(spec, weights)
+    if weights is not None:
+        raise InputError(f"weights are for a backbone by name; the run {spec} has its own.")
+    run = RunFolder(Path(spec))
+    if run.result is None:
+        raise InputError(f"{spec} must be the folder of a finished run; found no result.json in it.")
+    config = load_config(RunConfig, run.path / "config.toml").model
+    features = as_tensor(dataset.images[:1]) if config.backbone == "features" else None
+    return load_model(config, run.path / "model.safetensors", features)
+
+
+def embed_to_file(
+    model: EmbeddingModel,
+    dataset: Dataset,
+    out: Path,
+    split: Split = "all",
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Write the embeddings of a dataset, going on from the parts of an interrupted call; their shape (N, D)."""
+    if out.suffix != ".npz":
+        raise InputError(f"out must end in .npz; got {out}.")
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1; got {batch_size}.")
+    rows = rows_of(dataset, split)
+    origin = model.pretrained._asdict() if model.pretrained else None
+    info: dict[str, Any] = {"model": origin, "dim": model.dim, "data": dataset.fingerprint, "nearfield": __version__}
+    info |= {"images": dataset.summary()["image_size"], "split": split}
+    parts = _open_parts(out, {**info, "batch_size": batch_size, "part": PART})
+    report = progress or _silent
+    for start in range(0, len(rows), PART):
+        chosen = rows[start : start + PART]
+        if not _has_part(parts / _name(start), (len(chosen), model.dim)):
+            _write_part(
+                parts / _name(start), model, _Chosen(dataset.images, chosen), batch_size, report, start, len(rows)
+            )
+        report(start + len(chosen), len(rows))
+    arrays = {"labels": dataset.labels[rows], "info": np.array(json.dumps(info))}
+    if isinstance(dataset.images, Pictures):
+        arrays["paths"] = np.array(paths_of(dataset.images))[rows]
+    shape = (len(rows), model.dim)
+    _write_npz(out, [parts / _name(start) for start in range(0, len(rows), PART)], shape, arrays)
+    shutil.rmtree(parts, ignore_errors=True)
+    return shape
+
+
+def rows_of(dataset: Dataset, split: Split) -> NDArray[np.int64]:
+    """The rows of all images, or of those of the training or the test part."""
+    if split == "all":
+        return np.arange(len(dataset.labels))
+    return dataset.train_rows() if split == "train" else dataset.test_rows()
+
+
+def paths_of(pictures: Pictures) -> list[str]:
+    """Where each picture lies: below the dataset's folder, if it has one."""
+    files = pictures.files
+    return list(files.paths) if isinstance(files, Paths) else [files.name(row) for row in range(len(files))]
+
+
+def at_size(dataset: Dataset, size: int | None, resize: str) -> Dataset:
+    """The dataset with its pictures in another size; as it is without a size."""
+    if size is None:
+        return dataset
+    if not isinstance(dataset.images, Pictures):
+        raise InputError(f"size is for pictures in files; {dataset.name} has one of its own.")
+    return replace(dataset, images=dataset.images.at(size, resize))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some rows of the images, read when they are asked for."""
+
+    images: Rows
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: slice, /) -> Any:
+        return self.images[self.rows[place]]
+
+
+def _open_parts(out: Path, plan: dict[str, Any]) -> Path:
+    """The folder of parts; parts of another model, dataset or split are thrown away."""
+    parts = out.with_name(f"{out.name}.parts")
+    known = parts / "plan.json"
+    if not known.exists() or json.loads(known.read_text(encoding="utf-8")) != json.loads(json.dumps(plan)):
+        shutil.rmtree(parts, ignore_errors=True)
+        write_json(known, plan)
+    return parts
+
+
+def _has_part(path: Path, shape: tuple[int, int]) -> bool:
+    try:
+        return bool(np.load(path, mmap_mode="r").shape == shape)
+    except (OSError, ValueError, EOFError):
+        return False
+
+
+def _write_part(
+    path: Path, model: EmbeddingModel, images: Rows, batch_size: int, progress: Progress, start: int, total: int
+) -> None:
+    found = embed(model, images, batch_size, lambda done, _: progress(start + done, total))
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        np.save(stream, found.float().cpu().numpy())
+
+
+def _write_npz(out: Path, parts: list[Path], shape: tuple[int, int], arrays: dict[str, NDArray[Any]]) -> None:
+    """Join the parts without holding them all; no time is written, so that equal contents are equal files."""
+    with atomic_write(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        with archive.open(zipfile.ZipInfo("embeddings.npy"), "w", force_zip64=True) as stream:
+            head = {"descr": np.lib.format.dtype_to_descr(np.dtype("<f4")), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, head)
+            for part in parts:
+                stream.write(np.load(part).astype("<f4", copy=False).tobytes())
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _name(start: int) -> str:
+    return f"{start:09d}.npy"
+
+
+def _silent(done: int, total: int) -> None:
+    pass

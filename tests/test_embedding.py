@@ -1,0 +1,202 @@
+"""Embedding a dataset into a file: whole, or in as many attempts as it takes, it is the same file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from nearfield import embedding
+from nearfield.cli import main
+from nearfield.config import RunConfig, load_config
+from nearfield.data import Dataset, load
+from nearfield.data.pictures import Paths, Pictures, digests_of
+from nearfield.embedding import at_size, embed_to_file, open_model
+from nearfield.errors import InputError
+from nearfield.models import EmbeddingModel, embed, pretrained_backbone
+from nearfield.training import train
+
+SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on digits."""
+    folder = tmp_path_factory.mktemp("run")
+    train(load_config(RunConfig, None, [*SMALL, "steps=2", "eval_every=2"]), folder)
+    return folder
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "PART", 200)
+
+
+def pictures(folder: Path) -> Dataset:
+    """Four classes of two photographs each, of different shapes."""
+    paths, draw = [], np.random.default_rng(0)
+    for name in "abcd":
+        (folder / name).mkdir(parents=True)
+        for i in range(2):
+            Image.fromarray(draw.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)).save(folder / name / f"{i}ä.png")
+            paths.append(f"{name}/{i}ä.png")
+    files = Paths(folder, tuple(paths))
+    return Dataset(
+        name="pictures",
+        images=Pictures(files, digests_of(files)),
+        labels=np.repeat(np.arange(4), 2),
+        class_names=tuple("abcd"),
+        class_category=np.zeros(4, dtype=np.int64),
+        category_names=("all",),
+        train_classes=np.arange(2),
+        test_classes=np.arange(2, 4),
+        fingerprint="0" * 64,
+        description="",
+    )
+
+
+def test_a_runs_test_embeddings_come_out_again(run: Path, tmp_path: Path) -> None:
+    dataset, out = load("digits"), tmp_path / "test.npz"
+    assert embed_to_file(open_model(str(run), None, dataset), dataset, out, "test", batch_size=512) == (896, 8)
+    with np.load(out) as found:
+        assert set(found.files) == {"embeddings", "labels", "info"}
+        known = load_file(run / "test.safetensors")["embeddings"]
+        assert torch.equal(torch.from_numpy(found["embeddings"]).half(), known)
+        assert found["embeddings"].dtype == np.float32
+        np.testing.assert_array_equal(found["labels"], dataset.labels[dataset.test_rows()])
+        info = json.loads(str(found["info"]))
+    assert info["data"] == dataset.fingerprint
+    assert len(info["model"]["sha256"]) == 64
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_interruptions_cost_one_part_and_change_nothing(
+    run: Path, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = load("digits")
+    model = open_model(str(run), None, dataset)
+    embed_to_file(model, dataset, tmp_path / "whole.npz")
+    out, parts = tmp_path / "stopped.npz", tmp_path / "stopped.npz.parts"
+    embedded: list[int] = []
+    real = embedding.embed
+
+    def counting(model: EmbeddingModel, images: Any, *rest: Any) -> torch.Tensor:
+        embedded.append(len(images))
+        return real(model, images, *rest)
+
+    monkeypatch.setattr(embedding, "embed", counting)
+    for stop in (1, 450, 700, 1797):
+
+        def interrupt(done: int, total: int, stop: int = stop) -> None:
+            assert total == 1797
+            if done >= stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            embed_to_file(model, dataset, out, progress=interrupt)
+        assert not out.exists()
+        assert not list(parts.glob(".*"))
+    assert sum(embedded) < 1797 + 4 * 200
+    done: list[int] = []
+    embed_to_file(model, dataset, out, progress=lambda images, total: done.append(images))
+    assert done[:8] == [200 * i for i in range(1, 9)]  # all of these were there
+    assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    assert not parts.exists()
+
+
+def test_parts_of_something_else_and_damaged_parts_are_made_again(run: Path, tmp_path: Path, small_parts: None) -> None:
+    dataset = load("digits")
+    model = open_model(str(run), None, dataset)
+    embed_to_file(model, dataset, tmp_path / "whole.npz", "test")
+    out, parts = tmp_path / "out.npz", tmp_path / "out.npz.parts"
+
+    def interrupt(done: int, total: int) -> None:
+        if done >= 500:
+            raise KeyboardInterrupt
+
+    for split in ("train", "test"):
+        with pytest.raises(KeyboardInterrupt):
+            embed_to_file(model, dataset, out, split, progress=interrupt)  # type: ignore[arg-type]
+    first, second = sorted(parts.glob("*.npy"))
+    first.write_bytes(first.read_bytes()[:1000])
+    np.save(second, np.zeros((3, 8), np.float32))
+    embed_to_file(model, dataset, out, "test")
+    assert out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_pictures_are_resized_and_their_paths_kept(tmp_path: Path) -> None:
+    dataset = at_size(pictures(tmp_path / "photos"), 64, "crop")
+    model = pretrained_backbone("efficientnet_lite0")
+    embed_to_file(model, dataset, tmp_path / "out.npz", "test")
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["paths"].tolist() == ["c/0ä.png", "c/1ä.png", "d/0ä.png", "d/1ä.png"]
+        assert found["labels"].tolist() == [2, 2, 3, 3]
+        embeddings, info = torch.from_numpy(found["embeddings"]), json.loads(str(found["info"]))
+    assert info["images"] == "64x64 of the middle RGB"
+    assert info["model"]["source"] == "efficientnet-lite0-57934424.pth"
+    with torch.no_grad():
+        direct = model.eval()(torch.from_numpy(dataset.images[np.arange(4, 8)]))
+    torch.testing.assert_close(embeddings, direct, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_embedded_is_refused(run: Path, tmp_path: Path) -> None:
+    dataset = load("digits")
+    with pytest.raises(InputError, match=r"a finished run, or a backbone; got 'googlnet', did you mean 'googlenet'"):
+        open_model("googlnet", None, dataset)
+    with pytest.raises(InputError, match=r"must be the folder of a finished run; found no result.json"):
+        open_model(str(tmp_path), None, dataset)
+    with pytest.raises(InputError, match="has its own"):
+        open_model(str(run), tmp_path / "a.pth", dataset)
+    with pytest.raises(InputError, match="size is for pictures"):
+        at_size(dataset, 64, "crop")
+    model = open_model(str(run), None, dataset)
+    with pytest.raises(InputError, match=r"out must end in .npz"):
+        embed_to_file(model, dataset, tmp_path / "out.npy")
+    with pytest.raises(InputError, match="batch_size must be at least 1; got 0"):
+        embed_to_file(model, dataset, tmp_path / "out.npz", batch_size=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_goes_on_after_an_interruption(
+    run: Path, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "digits.npz"
+    call = ["embed", str(run), "digits", "-o", str(out), "--json"]
+    real, calls = embedding.embed, []
+
+    def interrupted(*args: Any) -> torch.Tensor:
+        calls.append(args)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(embedding, "embed", interrupted)
+    assert main(call) == 130
+    assert len(list((tmp_path / "digits.npz.parts").glob("*.npy"))) == 3
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert main(call) == 0
+    assert len(calls) == 4 + 6  # nine parts, three of them from before
+    assert json.loads(capsys.readouterr().out) == {"out": str(out), "images": 1797, "dim": 8}
+    assert main(["eval", str(out), "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["recall@1"] <= 1
+
+
+@pytest.mark.slow
+def test_lite0_at_128_pixels_finds_birds_it_was_not_trained_for(real_data: Path, tmp_path: Path) -> None:
+    import nearfield as nf
+
+    with np.load(real_data / "cub200_efficientnet_lite0_224.npz") as archive:
+        test = archive["labels"] > 100
+        paths, labels = archive["paths"][test], torch.from_numpy(archive["labels"][test].astype(np.int64))
+    files = Paths(real_data / "CUB_200_2011" / "images", tuple(paths.tolist()))
+    images = Pictures(files, np.zeros((len(files), 16), np.uint8), 128, "crop")
+    found = embed(pretrained_backbone("efficientnet_lite0"), images, 64)
+    scores = nf.retrieval_metrics(found, labels, (1,), metrics=("recall", "map_at_r"))
+    assert 100 * scores["recall@1"] == pytest.approx(36.4, abs=1.5)
+    assert 100 * scores["map@r"] == pytest.approx(8.4, abs=0.7)
