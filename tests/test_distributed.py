@@ -1,0 +1,147 @@
+"""Several processes against one: the same values, gradients and weights, for every method."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from distributed_worker import Found, everything, one_step, share
+from torch import Tensor, nn
+
+from nearfield import losses
+from nearfield.distributed import (
+    Place,
+    broadcast,
+    gather,
+    gather_labels,
+    is_distributed,
+    of_all_ranks,
+    process_group,
+    sum_gradients,
+)
+from nearfield.errors import InputError
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def launch(ranks: int, folder: Path, *words: str) -> list[dict[str, Found]]:
+    """What each rank found; CalledProcessError if one of them did not end well."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [*TORCHRUN, str(ranks), str(WORKER), str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Found]:
+    return everything(Place())
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["two ranks", "four ranks"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
+    return launch(request.param, tmp_path_factory.mktemp("ranks"))
+
+
+def close(found: Found, expected: Found) -> None:
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        assert (found[name] - x).norm() <= 1e-12 * max(float(x.norm()), 1e-3), name
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_every_rank_has_the_gradients_of_one_process(
+    name: str, ranks: list[dict[str, Found]], expected: dict[str, Found]
+) -> None:
+    for found in ranks:
+        close(found[name], expected[name])
+    for key, x in ranks[0][name].items():  # not by a bit may ranks drift apart
+        assert all(torch.equal(found[name][key], x) for found in ranks), key
+
+
+@pytest.mark.parametrize("way", ["in chunks", "uneven"])
+def test_shares_in_chunks_and_of_unequal_length_are_exact_too(
+    way: str, ranks: list[dict[str, Found]], expected: dict[str, Found]
+) -> None:
+    names = [key.removesuffix(way).strip() for key in expected if key.endswith(way)]
+    assert names
+    for name in names:
+        for found in ranks:
+            close(found[f"{name} {way}"], expected[name])
+
+
+@pytest.mark.parametrize("job", ["shared head", "several steps"])
+def test_training_is_that_of_one_process(job: str, ranks: list[dict[str, Found]], expected: dict[str, Found]) -> None:
+    for found in ranks:
+        close(found[job], expected[job])
+
+
+def test_a_sum_takes_missing_gradients_as_zero(ranks: list[dict[str, Found]]) -> None:
+    for found in (rank["partly used"] for rank in ranks):
+        assert found.keys() == {"all", "one", "half"}  # what nobody used has none
+        assert torch.equal(found["all"], torch.full((2, 3), float(len(ranks))))
+        assert torch.equal(found["one"], torch.ones(2, 3))
+        assert torch.equal(found["half"], torch.full((3,), float(len(ranks)), dtype=torch.float16))
+
+
+def test_the_layout_in_memory_does_not_matter(ranks: list[dict[str, Found]]) -> None:
+    for found in (rank["other layout"] for rank in ranks):
+        assert torch.equal(found["weight"], torch.arange(6.0).view(2, 3).T)
+        assert torch.equal(found["grad"], len(ranks) * torch.arange(6.0).view(3, 2))
+
+
+def test_the_gradient_is_that_of_the_mean_over_ranks(ranks: list[dict[str, Found]]) -> None:
+    """Rank r goes backward from r + 1 times the sum: the mean of 1 ... K for each entry."""
+    mean = (len(ranks) + 1) / 2
+    for rank, found in enumerate(ranks):
+        assert torch.equal(found["different losses"]["grad"], torch.full((2 + rank, 3), mean, dtype=torch.float64))
+
+
+def test_shares_are_the_batch() -> None:
+    for unequal in (False, True):
+        rows = [torch.arange(24)[share(Place(rank, 4), unequal)] for rank in range(4)]
+        assert torch.equal(torch.cat(rows), torch.arange(24))
+
+
+def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    layer, labels = nn.Linear(3, 2), torch.arange(4)
+    x = torch.randn(4, 3)
+    with process_group() as here:
+        assert (here.rank, here.world_size) == (0, 1)
+        assert not is_distributed()
+        assert gather(x) is x
+        assert gather_labels(labels) is labels
+        broadcast(layer)
+        value = of_all_ranks(lambda a, b: a.sum() + b.sum())(layer(x), labels)
+        value.backward()
+        before: list[Tensor] = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
+        sum_gradients(layer.parameters())
+    for p, grad in zip(layer.parameters(), before, strict=True):
+        assert p.grad is not None
+        assert torch.equal(p.grad, grad)
+
+
+def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        pytest.raises(InputError, match="not LOCAL_RANK, MASTER_ADDR, MASTER_PORT; start with torchrun"),
+        process_group(),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_repeated_launches_end_well(tmp_path: Path) -> None:
+    expected = one_step("proxy_anchor", share(Place()))
+    for _ in range(10):
+        for found in launch(2, tmp_path, "proxy_anchor"):
+            close(found["proxy_anchor"], expected)
