@@ -146,6 +146,7 @@ def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> None:
     scores = evaluate(ensemble, images[run.parts.val], labels[run.parts.val], run.config.distance)
     results = [folder.result or {} for folder in folders]
     seconds = sum(result["train_seconds"] for result in results)
+    run.folder.forget_after(0)
     run.folder.log({"step": run.config.steps, **{f"val_{k}": v for k, v in scores.items()}})
     _finish(run.config, run.folder, run.parts, ensemble, images, labels, run.config.steps, seconds)
 

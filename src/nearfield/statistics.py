@@ -1,0 +1,299 @@
+"""The statistics of a fair comparison: intervals, paired tests, verdicts, ranks. Pure: arrays in, small records out.
+
+Axes: S seeds, F folds, Q queries, K methods, N blocks, R repeats of a bootstrap. A higher score is better everywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import chdtrc, stdtr, stdtrit
+
+from nearfield.errors import InputError, require_positive
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the half-width of its t-interval."""
+
+    mean: float
+    half_width: float | None  # None for a single seed
+    percentile: tuple[float, float] | None = None  # of a bootstrap: narrower than it should be with few seeds
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Paired comparison a - b over the same seeds."""
+
+    difference: Interval
+    spread: float  # standard deviation of the difference between seeds; 0 for a single seed
+    p: float  # paired t over seed means; 1 for a single seed
+    p_flip: float  # sign-flip permutation
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say about two methods; `first` has the higher mean."""
+
+    first: str
+    second: str
+    comparison: Comparison  # first - second, before correction
+    p: float  # after Holm's correction over all pairs
+    shown: bool
+    more_seeds: int | None  # from 5 seeds, half of the time within a factor of 2.5; None if shown or out of sight
+
+    @property
+    def text(self) -> str:
+        if self.shown:
+            return f"{self.first} is better than {self.second}"
+        needs = f"; needs about {self.more_seeds} more seed{'s' * (self.more_seeds != 1)}" if self.more_seeds else ""
+        return "no difference shown" + needs
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """All pairs, and the methods that are not distinguishable from the one with the highest mean (itself first)."""
+
+    pairs: tuple[Verdict, ...]
+    like_best: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CriticalDifference:
+    """Average ranks (1 is best), what two of them must differ by, and the bars of the diagram."""
+
+    ranks: tuple[float, ...]  # in the order of the columns
+    difference: float
+    statistic: float  # Friedman's chi-square
+    p: float
+    groups: tuple[tuple[int, ...], ...]  # columns, best first, that a bar joins: ranks closer than the difference
+
+
+@dataclass(frozen=True)
+class RankShift:
+    """One line of the bias ledger: Kendall's tau between two rankings, and each method's ranks, by honest rank."""
+
+    tau: float | None
+    methods: tuple[str, ...]
+    ranks: tuple[float, ...]  # 1 is best; equal scores share the mean of their ranks
+    biased_ranks: tuple[float, ...]
+    gains: tuple[float, ...]  # biased score - honest score
+
+
+def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
+    """Mean ± t_{(1+level)/2, S-1} s / √S of values (S,) or (S, F), folds averaged; for new seeds, same queries."""
+    seeds = _seed_means(values, "values")
+    n = len(seeds)
+    quantile = float(stdtrit(n - 1, (1 + _checked(level)) / 2))
+    return Interval(float(seeds.mean()), quantile * float(seeds.std(ddof=1)) / sqrt(n) if n > 1 else None)
+
+
+def hierarchical_bootstrap(scores: ArrayLike, level: float = 0.95, repeats: int = 2000, seed: int = 0) -> Interval:
+    """Interval of the mean of scores (S, F, Q) over new seeds, folds and queries; folds weigh the same.
+
+    Each repeat draws seeds, folds within each drawn seed, and queries. Queries are the same items in every seed, so one
+    draw serves all seeds, and all folds if these have equally many (a draw for each run would divide the variance of
+    the queries' difficulty by S·F); folds of unequal lengths, given as nested lists, have a draw each.
+    `percentile` under-covers with few seeds: 62, 80, 84, 92 % instead of 95 % with 2, 3, 5, 10 seeds where seeds are
+    most of the noise. The remedy is `half_width` = t_ν √V, V = V_seeds + V_queries - V_seeds×queries (two-way variance,
+    Cameron, Gelbach & Miller 2011), Satterthwaite's ν: 93 to 97 % from 3 seeds on, 89 to 97 % with 2 (simulated).
+    Neither knows that queries of a class resemble each other, nor of other classes and data sets.
+    """
+    require_positive(repeats=repeats)
+    groups = _query_groups(scores)  # each (S, F of the group, Q of the group)
+    rng = np.random.default_rng(seed)
+    resampled = []
+    for group in groups:
+        q = group.shape[2]
+        draws = (np.bincount(rng.integers(q, size=q), minlength=q) / q for _ in range(repeats))
+        resampled.append(np.stack([group @ weights for weights in draws]))  # (R, S, F of the group)
+    cells = np.concatenate(resampled, axis=2)
+    _, s, f = cells.shape
+    seeds, folds = rng.integers(s, size=(repeats, s, 1)), rng.integers(f, size=(repeats, s, f))
+    means = cells[np.arange(repeats)[:, None, None], seeds, folds].mean(axis=(1, 2))  # (R,)
+    low, high = np.quantile(means, [(1 - _checked(level)) / 2, (1 + level) / 2])
+    half = _two_way_half_width(groups, level) if s > 1 else None
+    mean = sum(float(group.mean(axis=(0, 2)).sum()) for group in groups) / f
+    return Interval(mean, half, (float(low), float(high)))
+
+
+def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95, names: tuple[str, str] = ("a", "b")) -> Comparison:
+    """Paired comparison of two methods, (S,) or (S, F), over the same seeds (and folds).
+
+    The seed is the unit: folds share training data and queries, so they are averaged within their seed. `p` is the
+    paired t-test. `p_flip`, the permutation test that flips the signs of the differences (all of them, or a sample
+    above 12 seeds), needs no normality, but is never below 2 / 2^S, 1/16 for 5 seeds: with few seeds it can decide
+    nothing, and serves as a check. Wilcoxon's test is the same on ranks, with the same floor.
+    """
+    one, other = _finite(a, names[0], (1, 2)), _finite(b, names[1], (1, 2))
+    if one.shape != other.shape:
+        raise InputError(f"{names[0]} and {names[1]} must share seeds (and folds); got {one.shape} and {other.shape}.")
+    one, other = _seed_means(one, names[0]), _seed_means(other, names[1])
+    gaps = np.where(np.isclose(one, other, rtol=1e-12, atol=0), 0.0, one - other)  # (S,); rounding is no difference
+    n, difference = len(gaps), mean_interval(gaps, level)
+    spread = float(gaps.std(ddof=1)) if n > 1 else 0.0
+    if spread == 0.0:  # one seed shows nothing; several without any noise show all of it
+        return Comparison(difference, 0.0, float(n == 1 or difference.mean == 0), _flip_p(gaps), n)
+    p = 2 * float(stdtr(n - 1, -abs(difference.mean) * sqrt(n) / spread))
+    return Comparison(difference, spread, p, _flip_p(gaps), n)
+
+
+def holm(p_values: ArrayLike) -> Floats:
+    """Holm's step-down correction: p_(i) becomes max over j <= i of (m - j + 1) p_(j), at most 1; order is kept."""
+    p = _finite(p_values, "p_values", (1,))
+    steps = np.maximum.accumulate(np.arange(len(p), 0, -1) * np.sort(p))
+    return np.minimum(steps, 1.0)[np.argsort(np.argsort(p, kind="stable"))]
+
+
+def verdicts(results: Mapping[str, ArrayLike], level: float = 0.95) -> Verdicts:
+    """For every pair of methods, scores (S,) or (S, F) each: which is better, or how many more seeds would tell.
+
+    A pair is shown if its paired t-test stays below 1 - level after Holm's correction over all pairs: a claim about new
+    seeds on the same queries, without pooling the unequal spreads of methods. `more_seeds` takes the observed
+    difference and spread for the truth and asks for 80 % power at the level that Holm leaves to the pairs not shown.
+    """
+    if len(results) < 2:
+        raise InputError(f"results must hold at least two methods; got {len(results)}.")
+    order = sorted(results, key=lambda name: -float(_finite(results[name], name, (1, 2)).mean()))
+    names = list(combinations(order, 2))
+    found = [compare(results[a], results[b], level, (a, b)) for a, b in names]
+    adjusted = holm([one.p for one in found])
+    shown = adjusted < 1 - level
+    alpha = (1 - level) / max(1, int((~shown).sum()))
+    pairs = tuple(
+        Verdict(a, b, one, float(p), bool(yes), None if yes else _more_seeds(one, alpha))
+        for (a, b), one, p, yes in zip(names, found, adjusted, shown, strict=True)
+    )
+    worse = {pair.second for pair in pairs if pair.shown and pair.first == order[0]}
+    return Verdicts(pairs, tuple(name for name in order if name not in worse))
+
+
+def critical_difference(scores: ArrayLike, level: float = 0.95) -> CriticalDifference:
+    """Friedman's test and Nemenyi's critical difference q √(K (K + 1) / 6N) of scores (N, K) (Demšar 2006).
+
+    Rows are independent blocks: data sets, or seeds, and then the conclusion is about new seeds only. q is the
+    studentized range of K groups with infinite degrees of freedom over √2. Ties share the mean of their ranks.
+    """
+    from scipy.stats import studentized_range  # slow to import
+
+    values = _finite(scores, "scores", (2,))
+    n, k = values.shape
+    if k < 2:
+        raise InputError(f"scores must have a column for each of at least two methods; got {k}.")
+    ranks = np.stack([_ranks(row) for row in values])  # (N, K)
+    average = ranks.mean(axis=0)
+    spread = float(((ranks - (k + 1) / 2) ** 2).sum()) / (n * (k - 1))  # K (K + 1) / 12 without ties
+    statistic = n * float(((average - (k + 1) / 2) ** 2).sum()) / spread if spread else 0.0
+    difference = float(studentized_range.ppf(_checked(level), k, np.inf)) * sqrt(k * (k + 1) / (12 * n))
+    order = np.argsort(average, kind="stable").tolist()
+    runs = [tuple(j for j in order if 0 <= average[j] - average[i] < difference) for i in order]
+    bars = tuple(r for i, r in enumerate(runs) if len(r) > 1 and not any(set(r) <= set(o) for o in runs[:i]))
+    return CriticalDifference(tuple(average.tolist()), difference, statistic, float(chdtrc(k - 1, statistic)), bars)
+
+
+def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
+    """Kendall's tau-b of two scores (or two ranks) of the same methods; None where one of them is all ties."""
+    a, b = _finite(order_a, "order_a", (1,)), _finite(order_b, "order_b", (1,))
+    if len(a) != len(b):
+        raise InputError(f"order_a and order_b must have the same methods; got {len(a)} and {len(b)} values.")
+    signs_a, signs_b = np.sign(a[:, None] - a), np.sign(b[:, None] - b)  # (K, K)
+    pairs = sqrt(float((signs_a**2).sum()) * float((signs_b**2).sum()))
+    return float((signs_a * signs_b).sum()) / pairs if pairs else None
+
+
+def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> RankShift:
+    """How a biased score moves the ranking of the honest one."""
+    if set(honest) != set(biased):
+        raise InputError(f"honest and biased must score the same methods; one lacks {sorted({*honest} ^ {*biased})}.")
+    names = sorted(honest, key=lambda name: -honest[name])
+    before = _finite([honest[name] for name in names], "honest", (1,))
+    after = _finite([biased[name] for name in names], "biased", (1,))
+    columns = (tuple(values.tolist()) for values in (_ranks(before), _ranks(after), after - before))
+    return RankShift(kendall_tau(before, after), tuple(names), *columns)
+
+
+def best_of_n_bias(seed_scores: ArrayLike, n: int) -> float:
+    """What the best of n seeds adds to the mean, exact over all subsets: E max = Σ_i C(i-1, n-1) / C(S, n) · x_(i)."""
+    ordered = np.sort(_seed_means(seed_scores, "seed_scores"))
+    s = len(ordered)
+    if not 1 <= n <= s:
+        raise InputError(f"n must be between 1 and the number of seeds, {s}; got {n}.")
+    weights = np.array([comb(i, n - 1) / comb(s, n) for i in range(s)])
+    return float(weights @ ordered - ordered.mean())
+
+
+def _finite(values: Any, name: str, dims: tuple[int, ...]) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim not in dims or array.size == 0:
+        raise InputError(f"{name} must be non-empty, with a number of axes in {dims}; got the shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite; {int((~np.isfinite(array)).sum())} values are not: leave them out.")
+    return array
+
+
+def _seed_means(values: Any, name: str) -> Floats:
+    array = _finite(values, name, (1, 2))
+    return np.asarray(array.reshape(len(array), -1).mean(axis=1))
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1; got {level}.")
+    return level
+
+
+def _ranks(scores: Floats) -> Floats:
+    """1 for the highest score; equal scores share the mean of their ranks."""
+    higher, equal = (scores > scores[:, None]).sum(axis=1), (scores == scores[:, None]).sum(axis=1)  # (K,)
+    return np.asarray(higher + (equal + 1) / 2, dtype=np.float64)
+
+
+def _query_groups(scores: Any) -> list[Floats]:
+    """Arrays (S, F, Q) of runs that answer the same queries: one, or one for each fold if their lengths differ."""
+    runs = [[_finite(queries, "scores", (1,)) for queries in folds] for folds in scores]
+    lengths = [tuple(map(len, folds)) for folds in runs]
+    if len(set(lengths)) != 1 or not lengths[0]:
+        raise InputError(f"scores must have the same folds and queries in every seed; got {lengths} queries.")
+    by_fold = [np.array(fold)[:, None] for fold in zip(*runs, strict=True)]  # (S, 1, Q) each
+    return by_fold if len(set(lengths[0])) > 1 else [np.concatenate(by_fold, axis=1)]
+
+
+def _two_way_half_width(groups: list[Floats], level: float) -> float:
+    """t_ν √V of the mean over crossed seeds and queries; Satterthwaite's ν weighs S - 1 and the queries' freedom."""
+    s, folds = len(groups[0]), sum(group.shape[1] for group in groups)
+    shares = [group.sum(axis=1) / folds for group in groups]  # (S, Q) each; their means add up to the mean
+    v_seeds = float(sum(x.mean(axis=1) for x in shares).var(ddof=1)) / s
+    parts = [(x - x.mean(axis=1, keepdims=True)) / sqrt(x.shape[1] * max(1, x.shape[1] - 1)) for x in shares]
+    queries = np.concatenate(parts, axis=1)  # (S, all Q), scaled so that squares add up to variances of the mean
+    v_queries = float((queries.mean(axis=0) ** 2).sum())
+    v_both = float(queries.var(axis=0, ddof=1).sum()) / s
+    weight = v_seeds**2 / (s - 1) + v_queries**2 / max(1, queries.shape[1] - len(groups))
+    freedom = (v_seeds + v_queries) ** 2 / weight if weight else 1.0
+    return float(stdtrit(freedom, (1 + level) / 2)) * sqrt(max(v_seeds + v_queries - v_both, v_seeds, v_queries))
+
+
+def _flip_p(gaps: Floats) -> float:
+    """Share of sign flips whose mean is at least as far from 0 as the observed one, which is among them."""
+    if (n := len(gaps)) <= 12:
+        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)  # (2^S, S)
+    else:
+        signs = np.vstack([np.ones(n), np.random.default_rng(0).choice([-1, 1], size=(10_000, n))])
+    return float((np.abs(signs @ gaps) >= abs(gaps.sum()) * (1 - 1e-9)).mean())
+
+
+def _more_seeds(found: Comparison, alpha: float) -> int | None:
+    """Smallest n - S with |difference| √n / spread >= t_{1-alpha/2, n-1} + t_{0.8, n-1}, at least 1."""
+    sizes = range(2, 10_001)  # a difference that needs more seeds than this is not worth a number
+    effect = abs(found.difference.mean) / (found.spread or np.inf)
+    n = 2 + bisect_left(sizes, 0.0, key=lambda n: effect * sqrt(n) - stdtrit(n - 1, [1 - alpha / 2, 0.8]).sum())
+    return max(1, n - found.seeds) if n in sizes else None

@@ -1,0 +1,382 @@
+"""The statistics against scipy, against slow obvious versions, and against simulations whose truth is known."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from nearfield import statistics as ns
+from nearfield.errors import InputError
+
+Floats = NDArray[np.float64]
+SEEDS = [0.61, 0.64, 0.60, 0.66, 0.63]
+OTHER = [0.58, 0.63, 0.59, 0.60, 0.61]
+tied = st.lists(st.integers(0, 4).map(float), min_size=2, max_size=9)
+
+
+def runs(rng: np.random.Generator, shape: tuple[int, int, int], seed: float, query: float, rest: float) -> Floats:
+    """Scores (S, F, Q) around a true mean of 0: effects of seeds, of folds within a seed, of queries, and noise."""
+    s, f, q = shape
+    effects = rng.normal(size=(s, 1, 1)) * seed + rng.normal(size=(s, f, 1)) * seed / 2
+    scores: Floats = effects + rng.normal(size=(1, 1, q)) * query + rng.normal(size=shape) * rest
+    return scores
+
+
+def margin(rate: float, trials: int) -> float:
+    """Three standard errors of a simulated rate."""
+    return 3 * sqrt(rate * (1 - rate) / trials)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Intervals
+
+
+def test_mean_interval_is_scipys() -> None:
+    found = ns.mean_interval(SEEDS, 0.9)
+    low, high = stats.t.interval(0.9, 4, np.mean(SEEDS), stats.sem(SEEDS))
+    assert found.half_width is not None
+    assert (found.mean - found.half_width, found.mean + found.half_width) == pytest.approx((low, high))
+    assert ns.mean_interval(np.array([SEEDS, SEEDS]).T, 0.9) == found  # two equal folds are one
+
+
+def test_one_seed_has_no_interval_and_equal_seeds_a_closed_one() -> None:
+    assert ns.mean_interval([0.5]) == ns.Interval(0.5, None)
+    assert ns.mean_interval([0.5, 0.5]) == ns.Interval(0.5, 0.0)
+    alone = ns.hierarchical_bootstrap([[[0.0, 1.0, 1.0, 0.0]]])
+    assert alone.half_width is None
+    assert alone.percentile == (0.0, 1.0)
+    assert ns.hierarchical_bootstrap(np.full((3, 2, 5), 0.25)) == ns.Interval(0.25, 0.0, (0.25, 0.25))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_t_interval_covers_as_often_as_it_says(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    found = [ns.mean_interval(rng.normal(size=seeds)) for _ in range(2000)]
+    covered = np.mean([abs(one.mean) <= (one.half_width or 0) for one in found])
+    assert covered == pytest.approx(0.95, abs=margin(0.95, 2000))
+
+
+def test_bootstrap_has_the_variance_of_drawing_seeds_folds_and_shared_queries() -> None:
+    scores = runs(np.random.default_rng(1), (4, 3, 30), 1.0, 2.0, 0.5)
+    rng = np.random.default_rng(2)
+    slow = []
+    for _ in range(4000):
+        queries = rng.integers(30, size=30)
+        picked = [
+            np.mean([scores[s, f, queries].mean() for f in rng.integers(3, size=3)]) for s in rng.integers(4, size=4)
+        ]
+        slow.append(np.mean(picked))
+    found = ns.hierarchical_bootstrap(scores, repeats=4000)
+    assert found.mean == pytest.approx(scores.mean())
+    assert found.percentile == pytest.approx(np.quantile(slow, [0.025, 0.975]), abs=0.1 * float(np.std(slow)) * 1.96)
+
+
+def test_shared_queries_are_drawn_together() -> None:
+    difficulty = np.random.default_rng(0).normal(size=400)
+    found = ns.hierarchical_bootstrap(np.broadcast_to(difficulty, (5, 4, 400)))
+    expected = 1.96 * difficulty.std(ddof=1) / 20
+    assert found.half_width == pytest.approx(expected, rel=0.01)
+    assert (found.percentile or (0, 0))[1] - found.mean == pytest.approx(expected, rel=0.1)
+
+
+def test_folds_of_unequal_lengths_weigh_the_same_and_keep_their_variance() -> None:
+    rng = np.random.default_rng(3)
+    short, long = rng.normal(size=100), 1 + rng.normal(size=900)
+    found = ns.hierarchical_bootstrap([[short, long]] * 3)
+    assert found.mean == pytest.approx((short.mean() + long.mean()) / 2)
+    assert found.half_width == pytest.approx(1.96 * sqrt(short.var() / 100 + long.var() / 900) / 2, rel=0.02)
+
+
+def test_equal_lengths_give_the_same_interval_as_nested_lists_and_as_array() -> None:
+    scores = runs(np.random.default_rng(4), (3, 2, 20), 1.0, 1.0, 1.0)
+    nested: Any = [[list(fold) for fold in seed] for seed in scores]
+    assert ns.hierarchical_bootstrap(nested, seed=7) == ns.hierarchical_bootstrap(scores, seed=7)
+    assert ns.hierarchical_bootstrap(scores, seed=7) != ns.hierarchical_bootstrap(scores, seed=8)
+
+
+def coverage(shape: tuple[int, int, int], noise: tuple[float, float, float], trials: int) -> tuple[float, float]:
+    """How often the percentile interval and the corrected one contain the truth."""
+    rng = np.random.default_rng(0)
+    plain = corrected = 0
+    for trial in range(trials):
+        found = ns.hierarchical_bootstrap(runs(rng, shape, *noise), repeats=300, seed=trial)
+        assert found.percentile is not None
+        assert found.half_width is not None
+        plain += found.percentile[0] <= 0 <= found.percentile[1]
+        corrected += abs(found.mean) <= found.half_width
+    return plain / trials, corrected / trials
+
+
+def test_few_seeds_need_the_correction() -> None:
+    plain, corrected = coverage((3, 2, 30), (1.0, 0.5, 0.5), 300)
+    assert plain < 0.9
+    assert 0.95 - margin(0.95, 300) <= corrected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [(1.0, 0.5, 0.5), (0.1, 1.0, 1.0), (0.001, 1.0, 0.5), (0.0, 0.05, 1.0)])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_corrected_bootstrap_covers_whatever_the_noise_is_made_of(
+    seeds: int, noise: tuple[float, float, float]
+) -> None:
+    _, corrected = coverage((seeds, 4, 100), noise, 600)
+    assert 0.95 - margin(0.95, 600) <= corrected <= 0.99
+
+
+def test_bootstrap_of_a_real_bench_is_quick() -> None:
+    scores = np.random.default_rng(0).random((5, 4, 6000))
+    start = time.process_time()
+    ns.hierarchical_bootstrap(scores)
+    assert time.process_time() - start < 3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Comparisons
+
+
+def test_compare_is_scipys_paired_t_and_permutation() -> None:
+    found = ns.compare(SEEDS, OTHER)
+    expected = stats.ttest_rel(SEEDS, OTHER)
+    interval = expected.confidence_interval()
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.difference.half_width is not None
+    assert found.difference.mean - found.difference.half_width == pytest.approx(interval.low)
+    gaps = np.subtract(SEEDS, OTHER)
+    flips = stats.permutation_test((gaps,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert found.p_flip == pytest.approx(flips.pvalue) == 2 / 2**5
+
+
+def test_sign_flips_on_signed_ranks_are_wilcoxons_test() -> None:
+    gaps = np.random.default_rng(5).normal(0.4, 1, size=9)
+    signed = np.sign(gaps) * stats.rankdata(np.abs(gaps))
+    assert ns.compare(signed, np.zeros(9)).p_flip == pytest.approx(stats.wilcoxon(gaps).pvalue)
+
+
+def test_many_seeds_sample_the_flips() -> None:
+    gaps = np.random.default_rng(6).normal(0.4, 1, size=25)
+    found = ns.compare(gaps, np.zeros(25))
+    assert found.p_flip == pytest.approx(found.p, abs=0.01)
+    assert ns.compare(gaps + 99, np.zeros(25)).p_flip == 1 / 10_001  # the observed signs always count
+
+
+def test_folds_are_averaged_within_their_seed() -> None:
+    rng = np.random.default_rng(7)
+    a, b = rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
+    assert ns.compare(a, b) == ns.compare(a.mean(axis=1), b.mean(axis=1))
+
+
+def test_comparisons_without_noise_or_with_one_seed() -> None:
+    assert ns.compare([0.5], [0.1]) == ns.Comparison(ns.Interval(0.4, None), 0.0, 1.0, 1.0, 1)
+    assert ns.compare(SEEDS, SEEDS) == ns.Comparison(ns.Interval(0.0, 0.0), 0.0, 1.0, 1.0, 5)
+    assert ns.compare([0.1 + 0.2] * 4, [0.3] * 4).p == 1.0  # a difference in the last digit is rounding
+    assert ns.compare([0.5, 0.5], [0.25, 0.25]).p == 0.0
+    two = ns.compare([0.5, 0.75], [0.5, 0.25])
+    assert two.p == pytest.approx(0.5)  # t = 1 with one degree of freedom
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_is_the_step_down_rule(p: list[float]) -> None:
+    found = ns.holm(p)
+    for alpha in (0.01, 0.05, 0.3):
+        rejected = set()
+        for step, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+            if p[i] * (len(p) - step) >= alpha:
+                break
+            rejected.add(i)
+        assert set(np.flatnonzero(found < alpha)) == rejected
+    assert (found >= p).all()
+    assert (found <= 1).all()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Verdicts
+
+
+def test_verdicts_say_what_is_shown_and_what_is_missing() -> None:
+    noise = np.array([-0.01, 0.01, 0.0, 0.005, -0.005])
+    found = ns.verdicts({"low": 0.2 + noise, "best": 0.9 + noise[::-1], "close": 0.898 + np.roll(noise, 1)})
+    texts = {(v.first, v.second): v.text for v in found.pairs}
+    assert texts["best", "low"] == "best is better than low"
+    assert texts["close", "low"] == "close is better than low"
+    assert texts["best", "close"].startswith("no difference shown; needs about ")
+    assert found.like_best == ("best", "close")
+    assert all(v.p >= v.comparison.p for v in found.pairs)
+    assert all(v.comparison.difference.mean > 0 for v in found.pairs)
+
+
+def test_verdicts_without_any_hope_of_a_number() -> None:
+    same = ns.verdicts({"a": SEEDS, "b": SEEDS})
+    assert same.pairs[0].text == "no difference shown"
+    assert same.like_best == ("a", "b")
+    assert ns.verdicts({"a": [0.9], "b": [0.1]}).pairs[0].text == "no difference shown"
+    hair = ns.verdicts({"a": [0.5, 0.7, 0.6], "b": [0.7, 0.6, 0.5 - 1e-6]}).pairs[0]
+    assert (hair.shown, hair.more_seeds) == (False, None)
+
+
+def test_two_seeds_can_be_told_apart() -> None:
+    found = ns.verdicts({"a": [0.9, 0.9001], "b": [0.1, 0.1]})
+    assert found.pairs[0].shown
+    assert found.like_best == ("a",)
+
+
+def equal_methods(rng: np.random.Generator, methods: int, seeds: int) -> dict[str, Floats]:
+    """Methods with the same expectation but unequal spreads, some of it shared between methods of a seed."""
+    shared = rng.normal(size=seeds)
+    return {f"m{k}": shared + (1 + k) * rng.normal(size=seeds) for k in range(methods)}
+
+
+@pytest.mark.parametrize(("methods", "seeds"), [(2, 3), (4, 5), (6, 10)])
+def test_equal_methods_are_seldom_told_apart(methods: int, seeds: int) -> None:
+    rng, trials = np.random.default_rng(seeds), 400
+    wrong = np.mean(
+        [any(v.shown for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
+    )
+    assert wrong <= 0.05 + margin(0.05, trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("methods", "seeds"), [(2, 3), (5, 5), (10, 5), (8, 10)])
+def test_family_wise_error_of_many_trials(methods: int, seeds: int) -> None:
+    rng, trials = np.random.default_rng(seeds), 2000
+    wrong = np.mean(
+        [any(v.shown for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
+    )
+    assert wrong <= 0.05 + margin(0.05, trials)
+
+
+def power(effect: float, seeds: int, alpha: float) -> float:
+    """Exact power of the two-sided paired t-test, by the noncentral t."""
+    critical = stats.t.ppf(1 - alpha / 2, seeds - 1)
+    return float(stats.nct.sf(critical, seeds - 1, effect * sqrt(seeds)))
+
+
+def test_a_real_difference_is_found_as_often_as_theory_says() -> None:
+    rng, trials = np.random.default_rng(8), 600
+    results = [{"a": 1.5 + rng.normal(size=8), "b": np.zeros(8)} for _ in range(trials)]
+    shown = np.mean([ns.verdicts(one).like_best == ("a",) for one in results])
+    expected = power(1.5, 8, 0.05)
+    assert shown == pytest.approx(expected, abs=margin(expected, trials))
+
+
+@pytest.mark.parametrize("effect", [0.3, 0.7, 1.5])
+def test_needed_seeds_reach_the_power_they_promise(effect: float) -> None:
+    observed = np.array([-1.0, 1.0, 0.0]) + effect  # spread 1, not shown with three seeds
+    (verdict,) = ns.verdicts({"a": observed, "b": np.zeros(3)}).pairs
+    assert verdict.more_seeds is not None
+    total = 3 + verdict.more_seeds
+    assert 0.75 <= power(effect, total, 0.05) <= 0.9
+    assert power(effect, total - 2, 0.05) < 0.8
+
+
+def test_needed_seeds_are_about_right_when_estimated_from_five() -> None:
+    rng, truth = np.random.default_rng(9), 18  # seeds that an effect of 0.7 needs in theory
+    totals = []
+    for _ in range(400):
+        (verdict,) = ns.verdicts({"a": 0.7 + rng.normal(size=5), "b": np.zeros(5)}).pairs
+        totals.append(5 if verdict.shown else 5 + (verdict.more_seeds or 10_000))
+    assert power(0.7, truth, 0.05) == pytest.approx(0.8, abs=0.03)
+    quarter, half, three_quarters = np.quantile(totals, [0.25, 0.5, 0.75])
+    assert truth / 1.5 <= half <= truth * 1.5
+    assert truth / 2.5 <= quarter <= three_quarters <= truth * 2.5
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Ranks
+
+
+def test_critical_difference_has_demsars_constants() -> None:
+    for methods, q in ((2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)):
+        found = ns.critical_difference(np.random.default_rng(0).random((12, methods)))
+        assert found.difference == pytest.approx(q * sqrt(methods * (methods + 1) / 72), abs=0.001)
+
+
+def test_friedman_is_scipys_with_and_without_ties() -> None:
+    rng = np.random.default_rng(10)
+    for scores in (rng.random((9, 4)), rng.integers(0, 3, (9, 4)).astype(float)):
+        found = ns.critical_difference(scores)
+        assert (found.statistic, found.p) == pytest.approx(tuple(stats.friedmanchisquare(*scores.T)))
+        assert found.ranks == pytest.approx(stats.rankdata(-scores, axis=1).mean(axis=0))
+
+
+def test_bars_join_methods_closer_than_the_critical_difference() -> None:
+    scores = np.tile([0.1, 0.4, 0.3, 0.2, 0.0], (6, 1))  # ranks 4 1 2 3 5, difference 2.49
+    found = ns.critical_difference(scores)
+    assert found.ranks == (4, 1, 2, 3, 5)
+    assert found.groups == ((1, 2, 3), (2, 3, 0), (3, 0, 4))
+    assert ns.critical_difference(np.tile([0.0, 1.0], (50, 1))).groups == ()
+    equal = ns.critical_difference(np.ones((3, 4)))
+    assert (equal.statistic, equal.p, equal.groups) == (0.0, 1.0, ((0, 1, 2, 3),))
+
+
+@given(tied, st.randoms())
+def test_kendall_tau_is_scipys(a: list[float], random: Any) -> None:
+    b = [float(random.randint(0, 4)) for _ in a]
+    found, expected = ns.kendall_tau(a, b), stats.kendalltau(a, b).statistic
+    assert found is None if np.isnan(expected) else found == pytest.approx(expected)
+
+
+def test_rank_shift_is_the_arithmetic_of_the_ledger() -> None:
+    honest = {"a": 0.50, "b": 0.60, "c": 0.55, "d": 0.50}
+    found = ns.rank_shift(honest, {"a": 0.70, "b": 0.61, "c": 0.56, "d": 0.51})
+    assert found.methods == ("b", "c", "a", "d")
+    assert found.ranks == (1, 2, 3.5, 3.5)
+    assert found.biased_ranks == (2, 3, 1, 4)
+    assert found.gains == pytest.approx((0.01, 0.01, 0.20, 0.01))
+    assert found.tau == pytest.approx(stats.kendalltau([1, 2, 3.5, 3.5], [2, 3, 1, 4]).statistic)
+    assert ns.rank_shift(honest, honest).tau == pytest.approx(1.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=7), st.data())
+def test_best_of_n_is_the_mean_maximum_over_all_subsets(scores: list[float], data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, len(scores)))
+    expected = np.mean([max(subset) for subset in combinations(scores, n)]) - np.mean(scores)
+    assert ns.best_of_n_bias(scores, n) == pytest.approx(expected, abs=1e-12)
+
+
+def test_best_of_n_estimates_the_maximum_of_new_seeds_without_bias() -> None:
+    rng = np.random.default_rng(11)
+    found = np.mean([ns.best_of_n_bias(rng.normal(size=6), 3) for _ in range(4000)])
+    assert found == pytest.approx(3 / (2 * sqrt(np.pi)), abs=0.02)  # E max of three standard normals
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ns.mean_interval([0.1, float("nan")]), "values must be finite; 1 values"),
+        (lambda: ns.mean_interval([]), r"values must be non-empty.*\(0,\)"),
+        (lambda: ns.mean_interval([0.1], level=1.0), "level .* got 1.0"),
+        (lambda: ns.mean_interval([0.1, 0.2], level=95), "level .* got 95"),
+        (lambda: ns.hierarchical_bootstrap(np.full((2, 2, 3), np.nan)), "scores must be finite"),
+        (lambda: ns.hierarchical_bootstrap([[[0.1, 0.2]], [[0.1]]]), r"same folds and queries.*\(2,\), \(1,\)"),
+        (lambda: ns.hierarchical_bootstrap([[]]), "same folds and queries"),
+        (lambda: ns.hierarchical_bootstrap([[[0.1]]], level=0.0), "level"),
+        (lambda: ns.hierarchical_bootstrap([[[0.1]]], repeats=0), "repeats must be above 0"),
+        (lambda: ns.compare([1, 2, 3], [1, 2]), r"a and b must share seeds.*\(3,\) and \(2,\)"),
+        (lambda: ns.compare(np.ones((3, 4)), np.ones((3, 2))), r"\(3, 4\) and \(3, 2\)"),
+        (lambda: ns.verdicts({"ms": [1, 2, 3], "nca": [1, 2]}), "nca and ms|ms and nca"),
+        (lambda: ns.verdicts({"ms": [1, 2], "nca": [1, np.inf]}), "nca must be finite"),
+        (lambda: ns.verdicts({"ms": [1, 2]}), "at least two methods; got 1"),
+        (lambda: ns.critical_difference(np.ones((3, 1))), "at least two methods; got 1"),
+        (lambda: ns.critical_difference(np.ones((3, 2)), level=2), "level"),
+        (lambda: ns.kendall_tau([1, 2], [1, 2, 3]), "2 and 3 values"),
+        (lambda: ns.rank_shift({"a": 1, "b": 2}, {"a": 1, "c": 1}), r"\['b', 'c'\]"),
+        (lambda: ns.best_of_n_bias(SEEDS, 6), "number of seeds, 5; got 6"),
+        (lambda: ns.best_of_n_bias(SEEDS, 0), "got 0"),
+    ],
+)
+def test_refusals_name_the_argument_and_the_value(call: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        call()
