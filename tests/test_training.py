@@ -154,6 +154,7 @@ def test_unknown_names_fail_before_training(tmp_path: Path) -> None:
         train(config_of("data.name=digit"), tmp_path / "b")
 
 
+@pytest.mark.filterwarnings("ignore:step 6. validation is flat")  # six steps are no time
 def test_it_learns(tmp_path: Path) -> None:
     config = config_of("steps=60", "eval_every=1", "model.width=8", "optimizer.warmup_steps=5", "method.name=fastap")
     train(config, tmp_path)
@@ -181,3 +182,23 @@ def test_every_method_and_seed_sees_the_same_split() -> None:
     assert not (fit & test)
     assert not (val & test)
     assert len(fit | val | test) == 10
+
+
+def test_chunks_change_memory_and_not_the_run(tmp_path: Path) -> None:
+    """With frozen batch norm, which a chunk cannot see otherwise than the batch, the same steps to rounding."""
+    whole = train(config_of("model.freeze_bn=true"), tmp_path / "whole")
+    parts = train(config_of("model.freeze_bn=true", "chunk=5"), tmp_path / "parts")
+    assert whole["test"] == pytest.approx(parts["test"], abs=0.02)
+    a, b = (RunFolder(tmp_path / name).weights() for name in ("whole", "parts"))
+    for name, value in a.items():
+        torch.testing.assert_close(value.float(), b[name].float(), rtol=1e-3, atol=1e-4)
+
+
+def test_the_doctor_warns_once_and_writes_it_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 1)
+    method = ("method.name=proxy_softmax", "method.params.temperature=1000.0")
+    config = config_of(*method, "steps=12", "eval_every=12")
+    with pytest.warns(training.TrainingWarning, match="stuck at"):
+        train(config, tmp_path)
+    found = [record for record in RunFolder(tmp_path).records() if "finding" in record]
+    assert [record["finding"] for record in found] == ["log_n"]

@@ -106,6 +106,10 @@ def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
         "config", nargs="?", type=Path, help="TOML file of a run, for example a run folder's config.toml"
     )
     _add_out(parser, "runs/train")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images of a batch (sampler.batch_size)")
+    parser.add_argument(
+        "--chunk", type=int, metavar="N", help="embed the batch in chunks of N: same gradient, memory of one chunk"
+    )
     _add_set(parser, "optimizer.lr=1e-3")
     parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -117,8 +117,12 @@ def train(arguments: argparse.Namespace) -> None:
     from nearfield.training import Interrupted, check
     from nearfield.training import train as run_training
 
-    values = merge(read_toml(arguments.config) if arguments.config else {}, arguments.overrides)
-    config = build_config(RunConfig, values)
+    values = read_toml(arguments.config) if arguments.config else {}
+    if arguments.batch_size is not None:
+        values.setdefault("sampler", {})["batch_size"] = arguments.batch_size
+    if arguments.chunk is not None:
+        values["chunk"] = arguments.chunk
+    config = build_config(RunConfig, merge(values, arguments.overrides))
     check(config)
     stopping = _StopFlag()
     try:

@@ -122,6 +122,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    chunk: Count | None = None  # images embedded at once; None: the whole batch. The gradient is the same
     steps: Count = 500
     eval_every: Count = 100
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"

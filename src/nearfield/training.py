@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nearfield import losses
+from nearfield.big_batch import backward_in_chunks
 from nearfield.config import RunConfig
 from nearfield.data import Dataset, decoded, load, pixels, split_classes, split_fingerprint
+from nearfield.doctor import LOOK_EVERY, Doctor, Finding
 from nearfield.errors import InputError, RunError
 from nearfield.evaluation.inputs import Distance
 from nearfield.losses.ensembles import DREML
@@ -31,6 +34,10 @@ from nearfield.samplers import build_sampler as sampler_by_name
 KS = (1, 2, 4, 8)
 METRICS = ("recall", "r_precision", "map_at_r")
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
+
+
+class TrainingWarning(UserWarning):
+    """Something goes wrong in training; see `nearfield.doctor`."""
 
 
 class Interrupted(BaseException):
@@ -160,6 +167,7 @@ def _train(
     sampler = build_sampler(config, fit_labels, categories)
     model, loss, forward = build_parts(config, parts.fit_classes, images[parts.fit])
     optimizer = build_optimizer(model, loss, config.optimizer)
+    doctor = Doctor(loss, optimizer)
     step, best_score, best_step, seconds = 0, -math.inf, 0, 0.0
     best = _copy(model)
 
@@ -169,24 +177,38 @@ def _train(
         _restore({"model": model, "loss": loss}, weights)
         optimizer.load_state_dict(state["optimizer"])
         sampler.load_state_dict(state["sampler"])
+        doctor.load_state_dict(state["doctor"])
         step, best_score, best_step, seconds = state["step"], state["best_score"], state["best_step"], state["seconds"]
     run.forget_after(step)
 
     def save() -> None:
         state: dict[str, Any] = {"optimizer": optimizer.state_dict(), "sampler": sampler.state_dict()}
-        state |= {"step": step, "best_score": best_score, "best_step": best_step, "seconds": seconds}
+        state |= {
+            "doctor": doctor.state_dict(),
+            "step": step,
+            "best_score": best_score,
+            "best_step": best_step,
+            "seconds": seconds,
+        }
         run.save(step, _weights({"model": model, "loss": loss}), best, state)
 
     latest: dict[str, float] = {}
+    seen: list[Tensor] = []  # the embeddings of the step, for the doctor
+
+    def watched(embeddings: Tensor, of: Tensor) -> Tensor:
+        seen[:] = [embeddings.detach()]
+        value: Tensor = loss(embeddings, of)
+        return value
+
     while step < config.steps:
         for batch in sampler:
             begun = time.monotonic()
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * learning_rate_factor(step, config)
             rows = torch.tensor(batch)
-            value = loss(forward(images[parts.fit[rows]]), fit_labels[rows])
+            chosen, of = images[parts.fit[rows]], fit_labels[rows]
             optimizer.zero_grad()
-            value.backward()
+            value = backward_in_chunks(forward, watched, chosen, of, config.chunk or len(rows), batch_norm="chunk")
             optimizer.step()
             step += 1
             latest["loss"] = value.item()
@@ -194,6 +216,8 @@ def _train(
                 raise RunError(
                     f"the loss became {latest['loss']} at step {step}; lower optimizer.lr or check the data."
                 )
+            if step % LOOK_EVERY == 0:
+                _warn(run, doctor.look(step, seen[0], of, latest["loss"]))
             seconds += time.monotonic() - begun
 
             if step % config.eval_every == 0 or step == config.steps:
@@ -201,6 +225,7 @@ def _train(
                 if scores[config.select_by] > best_score:
                     best, best_score, best_step = _copy(model), scores[config.select_by], step
                 latest[config.select_by] = scores[config.select_by]
+                _warn(run, doctor.look_at_scores(step, scores[config.select_by]))
                 run.log({"step": step, "loss": latest["loss"], **{f"val_{k}": v for k, v in scores.items()}})
                 save()
             progress(step, config.steps, latest)
@@ -212,6 +237,13 @@ def _train(
 
     _restore({"": model}, best)
     return _finish(config, run, parts, model, images, labels, best_step, seconds)
+
+
+def _warn(run: RunFolder, findings: list[Finding]) -> None:
+    """Write down what the doctor found, and say it."""
+    for code, step, message in findings:
+        run.log({"step": step, "finding": code, "message": message})
+        warnings.warn(f"step {step}: {message}", TrainingWarning, stacklevel=3)
 
 
 def _finish(

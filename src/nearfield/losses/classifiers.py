@@ -125,12 +125,18 @@ class SubCenterArcFace(ProxyLoss):
         (pos, at_pos), (neg, at_neg) = (self._nearest(x) for x in (block.pos, block.neg[:, :-1]))
         target, slope = add_angle(pos, self.margin)
         value, pos, neg = cross_entropy(s * target, s * neg)
-        return to_centers(value, at_pos * (s * slope * pos)[:, :, None], at_neg.mul_(neg.mul_(s)[:, :, None]))
+        return to_centers(value, at_pos * (s * slope * pos)[:, None], at_neg.mul_(neg.mul_(s)[:, None]))
 
     def _nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of each class's K similarities, (B, C), and a one where it is, (B, C, K)."""
-        best, at = by_class(x, self.centers).max(2, keepdim=True)
-        return best[:, :, 0], torch.zeros_like(by_class(x, self.centers)).scatter_(2, at, 1.0)
+        """The largest of each class's K similarities, (B, C), and a one where it is, (B, K, C)."""
+        x = by_center(x, self.centers)
+        best = x.amax(1, keepdim=True)
+        here = x.ge_(best)
+        free = 1 - here[:, 0]
+        for k in range(1, self.centers):  # of equally near centers only the first
+            here[:, k].mul_(free)
+            free.sub_(here[:, k])
+        return best[:, 0], here
 
 
 @register(
@@ -182,14 +188,14 @@ class SoftTriple(ProxyLoss):
         s = self.scale
         (pos, of_pos), (neg, of_neg) = (self._soft(x) for x in (block.pos, block.neg[:, :-1]))
         value, pos, neg = cross_entropy(s * (pos - self.delta), s * neg)
-        return to_centers(value, of_pos * (s * pos)[:, :, None], of_neg.mul_(neg.mul_(s)[:, :, None]))
+        return to_centers(value, of_pos * (s * pos)[:, None], of_neg.mul_(neg.mul_(s)[:, None]))
 
     def _soft(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Similarity to each class, (B, C), and its derivative with respect to each of the class's K, (B, C, K)."""
-        x = by_class(x, self.centers).clamp(min=FAR)
-        share = torch.softmax(x / self.gamma, 2)
-        whole = (share * x).sum(2, keepdim=True)
-        return whole[:, :, 0], share.mul_((x - whole).div_(self.gamma).add_(1))
+        """Similarity to each class, (B, C), and its derivative with respect to each of the class's K, (B, K, C)."""
+        x = by_center(x, self.centers).clamp_(min=FAR)
+        share = torch.softmax(x / self.gamma, 1)
+        whole = (share * x).sum(1, keepdim=True)
+        return whole[:, 0], share.mul_(x.sub_(whole).div_(self.gamma).add_(1))
 
     def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
         if self.centers == 1 or not self.tau:
@@ -201,14 +207,16 @@ class SoftTriple(ProxyLoss):
         return self.tau * gaps.sum() / (self.num_classes * self.centers * (self.centers - 1))
 
 
-def by_class(x: Tensor, centers: int) -> Tensor:
-    """Similarities (B, C K) to all centers, those of a class together, (B, C, K)."""
-    return x.reshape(len(x), -1, centers)
+def by_center(x: Tensor, centers: int) -> Tensor:
+    """A copy of similarities (B, C K), those of a class together, as (B, K, C): softmax over few neighbours is slow."""
+    return x.unflatten(1, (-1, centers)).transpose(1, 2).contiguous()
 
 
 def to_centers(value: Tensor, pos: Tensor, neg: Tensor) -> Weighted:
-    """The answer for a block from derivatives by class and center, (B, C, K); nobody's column is put back."""
-    return Weighted(value, pos.flatten(1), F.pad(neg.flatten(1), (0, 1)))
+    """The answer for a block from derivatives by center and class, (B, K, C); nobody's column is put back."""
+    whole = neg.new_zeros(len(neg), neg[0].numel() + 1)
+    whole[:, :-1].unflatten(1, (-1, neg.shape[1])).copy_(neg.transpose(1, 2))
+    return Weighted(value, pos.transpose(1, 2).flatten(1), whole)
 
 
 def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
