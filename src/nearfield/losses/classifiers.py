@@ -209,7 +209,7 @@ class SoftTriple(ProxyLoss):
 
 def by_center(x: Tensor, centers: int) -> Tensor:
     """A copy of similarities (B, C K), those of a class together, as (B, K, C): softmax over few neighbours is slow."""
-    return x.unflatten(1, (-1, centers)).transpose(1, 2).contiguous()
+    return x.reshape(len(x), -1, centers).transpose(1, 2).contiguous()
 
 
 def to_centers(value: Tensor, pos: Tensor, neg: Tensor) -> Weighted:
