@@ -416,6 +416,14 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
     return labels
 
 
+def check_classes(labels: Tensor, num_classes: int) -> None:
+    """Raise InputError unless all `labels` are classes that a loss for `num_classes` knows."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        bad = low if low < 0 else high
+        raise InputError(f"labels must be from 0 to num_classes - 1 = {num_classes - 1}; got {bad}.")
+
+
 def _prepare(loss: PairLoss, x: Tensor) -> Tensor:
     """Float32 or wider, normalised or centred as the loss compares them."""
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

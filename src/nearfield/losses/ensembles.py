@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.pairs import EngineOptions, check_labels, check_vectors
+from nearfield.pairs import EngineOptions, check_classes, check_labels, check_vectors
 from nearfield.registry import Whole, create, method, register
 
 
@@ -111,10 +111,7 @@ class Member(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The base loss of `embeddings` (M, D / L) with the meta-classes of `labels`; a 0-dim tensor."""
         labels = check_labels("labels", labels, embeddings)
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= len(self.grouping):
-            bad = low if low < 0 else high
-            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(self.grouping) - 1}; got {bad}.")
+        check_classes(labels, len(self.grouping))
         value: Tensor = self.base(embeddings, self.grouping[labels])
         return value
 

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import DistanceWeightedMiner, draw_by_distance
-from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, over_distance
+from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, check_classes, is_real, over_distance
 from nearfield.registry import Real, Whole, register
 
 
@@ -188,10 +188,8 @@ class Margin(PairLoss):
         return (self.beta,)
 
     def weigh(self, block: Block) -> Weighted:
-        low, high = int(block.labels.min()), int(block.labels.max())
-        if len(self.beta) > 1 and (low < 0 or high >= len(self.beta)):
-            bad = low if low < 0 else high
-            raise InputError(f"labels must be from 0 to num_classes - 1 = {len(self.beta) - 1}; got {bad}.")
+        if len(self.beta) > 1:
+            check_classes(block.labels, len(self.beta))
         beta_of = block.labels if len(self.beta) > 1 else torch.zeros_like(block.labels)
         beta = self.beta.detach().to(block.pos.dtype)[beta_of, None]  # (B, 1)
         drawn, real = draw_by_distance(block.neg, block, DistanceWeightedMiner(self.cutoff, self.upper, self.seed))

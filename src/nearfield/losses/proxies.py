@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
 from nearfield.mining import uniforms
-from nearfield.pairs import Block, EngineOptions, Held, PairLoss, Weighted, finite, is_real, log_sum_exp
+from nearfield.pairs import Block, EngineOptions, Held, PairLoss, Weighted, check_classes, finite, is_real, log_sum_exp
 from nearfield.registry import Real, register
 
 
@@ -64,10 +64,7 @@ class ProxyLoss(PairLoss):
         self.register_buffer("classes", torch.arange(num_classes).repeat_interleave(centers), persistent=False)
 
     def held(self, labels: Tensor) -> Held:
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= self.num_classes:
-            bad = low if low < 0 else high
-            raise InputError(f"labels must be from 0 to num_classes - 1 = {self.num_classes - 1}; got {bad}.")
+        check_classes(labels, self.num_classes)
         if self.sample is None or not self.training:
             every = torch.arange(len(self.proxies), device=labels.device)
             vectors = F.embedding(every, self.proxies, sparse=True) if self.sparse else self.proxies
