@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 from nearfield import runs, training
 from nearfield.config import RunConfig, load_config
+from nearfield.data import load
 from nearfield.errors import InputError, RunError
+from nearfield.metrics import retrieval_metrics
 from nearfield.runs import RunFolder
 from nearfield.training import Interrupted, learning_rate_factor, train
 
@@ -202,3 +204,15 @@ def test_the_doctor_warns_once_and_writes_it_down(tmp_path: Path, monkeypatch: p
         train(config, tmp_path)
     found = [record for record in RunFolder(tmp_path).records() if "finding" in record]
     assert [record["finding"] for record in found] == ["log_n"]
+
+
+def test_the_binary_variant_is_ranked_by_hamming_distance(tmp_path: Path) -> None:
+    method = ("method.name=proxy_softmax", "model.norm=layer", "model.dim=16")
+    result = train(config_of(*method, "distance=hamming"), tmp_path)
+    dataset = load("digits")
+    rows = dataset.test_rows()
+    codes = load_file(tmp_path / "test.safetensors")["embeddings"].float()
+    expected = retrieval_metrics(codes > 0, dataset.labels[rows], distance="hamming")
+    assert result["test"]["map@r"] == pytest.approx(expected["map@r"], abs=0.01)  # they are stored in half precision
+    by_angle = retrieval_metrics(codes, dataset.labels[rows])
+    assert abs(result["test"]["map@r"] - by_angle["map@r"]) > 0.001
