@@ -92,7 +92,7 @@ def link(name: str, target: str, kind: bytes) -> tarfile.TarInfo:
     return info
 
 
-@pytest.mark.parametrize("name", ["../out.txt", "/tmp/out.txt", "a/../../out.txt", "C:\\out.txt", "..\\x"])
+@pytest.mark.parametrize("name", ["../out.txt", "/out.txt", "a/../../out.txt", "C:\\out.txt", "..\\x"])
 def test_an_archive_cannot_write_elsewhere(name: str, tmp_path: Path, cache: Path) -> None:
     packed = tar_of(tmp_path / "CUB_200_2011.tgz", {"images.txt": b"1 a\n", name: b"gotcha"})
     before = sorted(tmp_path.rglob("*"))
