@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nearfield.errors import InputError, nearest
 
@@ -43,11 +43,26 @@ class Config(BaseModel):
 
 
 class DataConfig(Config):
-    """Which data, and which share of its training classes is held out to choose the epoch."""
+    """Which data, how its images are prepared, and which of its training classes are held out to choose the epoch.
+
+    With one fold a share of them, drawn by `split_seed`; with several, the classes of fold number `fold`, consecutive
+    as in the reality check. `augment` names a recipe of `nearfield.data.transforms`: images are cropped at random for
+    training, and centrally for testing.
+    """
 
     name: str = "glyphs"
     val_fraction: Fraction = 0.2
     split_seed: int = 0
+    folds: Count = 1
+    fold: Annotated[int, Field(ge=0)] = 0
+    augment: str | None = None
+    workers: Annotated[int, Field(ge=0)] = 0  # processes that prepare batches; the batches do not depend on them
+
+    @model_validator(mode="after")
+    def _fold_exists(self) -> DataConfig:
+        if self.fold >= self.folds:
+            raise ValueError(f"fold counts from 0 to folds - 1, {self.folds - 1}; got {self.fold}")
+        return self
 
 
 BACKBONES = ("conv", "features", "bn_inception", "googlenet", "efficientnet_lite0")
@@ -103,8 +118,20 @@ class OptimizerConfig(Config):
     loss_weight_decay: AtLeastZero = 0.0
     eps: Positive = 1e-8
     loss_eps: Positive = 1e-8
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd and rmsprop
+    decay_biases: bool = True  # False: no weight decay on biases and norms
+    clip: Positive | None = None  # largest norm of the network's gradient
+    schedule: Literal["cosine", "constant", "step"] = "cosine"
+    decay_every: Count | None = None  # steps after which "step" multiplies the rates by `decay`
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.1
     warmup_steps: Annotated[int, Field(ge=0)] = 20
+    frozen_steps: Annotated[int, Field(ge=0)] = 0  # first steps, in which the backbone is held and the rest learns
+
+    @model_validator(mode="after")
+    def _step_is_known(self) -> OptimizerConfig:
+        if self.schedule == "step" and self.decay_every is None:
+            raise ValueError('schedule "step" needs decay_every, the steps between two drops of the rates')
+        return self
 
 
 class MethodConfig(Config):
@@ -123,8 +150,11 @@ class RunConfig(Config):
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     chunk: Count | None = None  # images embedded at once; None: the whole batch. The gradient is the same
+    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the network, by autocast; losses reduce in float32
+    ema: Fraction | None = None  # decay of an average of the weights, which is then what is scored
     steps: Count = 500
     eval_every: Count = 100
+    oracle: bool = False  # write down test scores along the way too; nothing is chosen by them
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
     distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: of the signs of the embedding
     member: Annotated[int, Field(ge=0)] | None = None  # of an ensemble; None trains all and joins them
@@ -132,9 +162,21 @@ class RunConfig(Config):
     threads: Count = 1
 
 
-class BenchConfig(Config):
-    """A comparison: methods x seeds, everything else equal."""
+VARIANTS = ("untuned", "dim64", "dim512", "plain")
 
+
+class BenchConfig(Config):
+    """A comparison: methods x seeds under one protocol, everything else equal.
+
+    Every method is tuned with the same number of `trials`; the first is its published setting. `variants` are run
+    besides, for the bias ledger: the published setting, other embedding sizes, without the method's own tricks.
+    """
+
+    protocol: str = "classic"
+    trials: Count = 1
+    prune: bool = True  # stop a trial whose first folds are far behind; the rule is the same for every method
+    variants: tuple[Literal["untuned", "dim64", "dim512", "plain"], ...] = ()
+    variant_seeds: Count = 1
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
         MethodConfig(name="multi_similarity"),
         MethodConfig(name="fastap"),

@@ -1,0 +1,82 @@
+"""What a bench found, as plain values: every trial, every seed, every fold. Made by `store`, read by all that tells it.
+
+Axes: S seeds, Q queries (test images), D embedding dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Scores = dict[str, float]  # metric -> value in [0, 1]
+Part = Literal["separated", "concatenated"]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One trained network of a run."""
+
+    fold: int
+    fit_classes: int
+    val_classes: int
+    best_step: int  # chosen by validation
+    train_seconds: float
+    val: tuple[tuple[int, Scores], ...]  # learning curve: (step, validation scores), ascending
+    oracle: tuple[tuple[int, Scores], ...]  # the same of the test classes, where it was recorded; never used to choose
+    test: Scores | None  # None in a trial, which never sees the test classes
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting tried in the search; number 0 is the published one."""
+
+    number: int
+    params: dict[str, Any]  # dotted keys of the run's configuration, such as "method.params.beta", "optimizer.lr"
+    folds: tuple[Fold, ...]
+    value: float | None  # mean over folds of the best validation score; None if it was pruned
+    state: Literal["complete", "pruned"]
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One repetition of the chosen setting."""
+
+    seed: int
+    folds: tuple[Fold, ...]
+    separated: Scores  # test scores of each fold's network, averaged
+    concatenated: Scores | None  # of the folds' embeddings side by side; None with a single fold
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """All that a bench knows of one method."""
+
+    label: str  # name, and the parameters that the bench's configuration gives it
+    name: str
+    params: dict[str, Any]  # the chosen setting, dotted keys; empty if there was no search and no override
+    trials: tuple[Trial, ...]
+    seeds: tuple[Seed, ...]  # of the chosen setting, finished ones, ascending
+    variants: dict[str, tuple[Seed, ...]]  # the same with one classical sin: "untuned", "dim64", "dim512", "plain"
+    unequal: tuple[str, ...]  # what makes its conditions differ from the others', in words
+
+
+@dataclass(frozen=True)
+class BenchResults:
+    """A bench's results so far."""
+
+    config: dict[str, Any]  # of the bench, resolved
+    digest: str
+    protocol: dict[str, Any]  # name, digest and every field
+    data: dict[str, Any]  # `Dataset.summary()`
+    environment: dict[str, Any]  # versions, commit, platform
+    split: str  # fingerprint
+    floors: dict[str, Scores]  # "untrained network", "raw pixels" or "raw features", "PCA": scores without training
+    methods: tuple[MethodResult, ...]  # in the order of the configuration; with a finished seed or trial
+    missing: tuple[str, ...]  # tasks that are not finished, in words
+    queries: Callable[[str, str, Part], Floats]  # (label, metric, part) -> (S, Q) per-query test scores
+    embeddings: Callable[[str], NDArray[np.float16] | None]  # label -> (Q, D) of the first seed, if they are here
