@@ -17,7 +17,7 @@ from nearfield.distributed import (
     Place,
     broadcast,
     gather,
-    gather_labels,
+    gathered,
     is_distributed,
     of_all_ranks,
     process_group,
@@ -116,7 +116,7 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (here.rank, here.world_size) == (0, 1)
         assert not is_distributed()
         assert gather(x) is x
-        assert gather_labels(labels) is labels
+        assert gathered(labels) is labels
         broadcast(layer)
         value = of_all_ranks(lambda a, b: a.sum() + b.sum())(layer(x), labels)
         value.backward()

@@ -11,7 +11,7 @@ from nearfield import losses
 from nearfield.config import ModelConfig, OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.models import build_model
-from nearfield.optimizers import build_optimizer, param_groups, require_all_trained
+from nearfield.optimizers import build_optimizer, learning_rate_factor, param_groups, require_all_trained
 
 
 def test_groups_have_the_rates_of_the_recipe() -> None:
@@ -74,3 +74,28 @@ def test_published_recipes_build(name: str) -> None:
     recipe = losses.method(name).recipe
     assert recipe is not None
     build_optimizer(build_model(ModelConfig(width=2, dim=16), 0), loss, recipe)
+
+
+def test_biases_and_norms_may_stay_without_decay() -> None:
+    model, loss = build_model(ModelConfig(width=2), 0), losses.create("proxy_anchor", num_classes=5, dim=64)
+    groups = param_groups(model, loss, OptimizerConfig(weight_decay=0.1, decay_biases=False))
+    decayed = {id(p) for group in groups if group["weight_decay"] > 0 for p in group["params"]}
+    assert decayed == {id(p) for p in model.parameters() if p.ndim > 1}
+    assert sum(len(group["params"]) for group in groups) == len([*model.parameters(), *loss.parameters()])
+
+
+def test_the_schedule_warms_up_and_ends_low() -> None:
+    factors = [learning_rate_factor(step, 100, OptimizerConfig(warmup_steps=10)) for step in range(100)]
+    assert factors[0] == pytest.approx(0.1)
+    assert max(factors) == factors[10] == 1.0
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert factors[-1] < 0.01
+
+
+def test_the_schedule_drops_or_stays() -> None:
+    drops = OptimizerConfig(schedule="step", decay_every=30, decay=0.5, warmup_steps=0)
+    assert [learning_rate_factor(step, 100, drops) for step in (0, 29, 30, 59, 60, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.125]
+    stays = OptimizerConfig(schedule="constant", warmup_steps=2)
+    assert [learning_rate_factor(step, 100, stays) for step in (0, 1, 2, 99)] == [0.5, 1, 1, 1]
+    with pytest.raises(ValueError, match='schedule "step" needs decay_every'):
+        OptimizerConfig(schedule="step")

@@ -15,7 +15,8 @@ from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
 from nearfield.losses.relations import RelationalEmbedder
 from nearfield.runs import RunFolder
-from nearfield.training import build_parts, train
+from nearfield.assembly import build_learner
+from nearfield.training import train
 
 M, K, FEATURES, D = 12, 4, 20, 8
 
@@ -137,7 +138,7 @@ def test_the_head_belongs_to_model_and_loss(tmp_path: Path) -> None:
     }
     config = build_config(RunConfig, quick)
     images = torch.zeros(3, 8, 8, dtype=torch.uint8)
-    model, loss, forward = build_parts(config, 4, images)
+    model, loss, forward = build_learner(config, 4)
     assert model.head is loss.embedder
     assert forward(images).shape == (3, 16)  # features
     assert model(images).shape == (3, 8)

@@ -7,20 +7,28 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield import runs, training
+from nearfield import assembly, runs, training
 from nearfield.config import RunConfig, load_config
 from nearfield.data import load
 from nearfield.errors import InputError, RunError
 from nearfield.metrics import retrieval_metrics
 from nearfield.runs import RunFolder
-from nearfield.training import Interrupted, learning_rate_factor, train
+from nearfield.supply import Supply, split
+from nearfield.training import Interrupted, train
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
 METHODS = ["multi_similarity", "fastap", "proxy_softmax", "margin"]
+EVERYTHING = [  # that a checkpoint must hold, at once
+    "memory=30", "ema=0.9", "precision=bf16", "model.dropout=0.3", "chunk=5", "model.freeze_bn=true",
+    "optimizer.clip=1.0", "optimizer.frozen_steps=4", "optimizer.decay_biases=false",
+    "optimizer.schedule=step", "optimizer.decay_every=3", "oracle=true",
+]  # fmt: skip
 
 
 def config_of(*overrides: str) -> RunConfig:
@@ -46,9 +54,9 @@ def assert_same(a: Path, b: Path) -> None:
         assert all(torch.equal(one[k], other[k]) for k in one)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_resuming_after_any_step_changes_nothing(method: str, tmp_path: Path) -> None:
-    config = config_of(f"method.name={method}")
+@pytest.mark.parametrize("overrides", [*([f"method.name={m}"] for m in METHODS), EVERYTHING])
+def test_resuming_after_any_step_changes_nothing(overrides: list[str], tmp_path: Path) -> None:
+    config = config_of(*overrides)
     train(config, tmp_path / "whole")
     stops = iter([1, 2, 3, 5, 6, 8])
     at = {"step": 0, "stop": next(stops)}
@@ -144,7 +152,7 @@ def test_a_diverged_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monke
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x.sum() * torch.inf
 
-    monkeypatch.setattr(training, "build_loss", lambda *_, **__: Diverges())
+    monkeypatch.setattr(assembly, "build_loss", lambda *_, **__: Diverges())
     with pytest.raises(RunError, match=r"the loss became (inf|-inf|nan) at step 1; lower optimizer.lr"):
         train(config_of(), tmp_path)
 
@@ -164,20 +172,9 @@ def test_it_learns(tmp_path: Path) -> None:
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
 
 
-def test_the_schedule_warms_up_and_ends_low() -> None:
-    config = config_of("steps=100", "optimizer.warmup_steps=10")
-    factors = [learning_rate_factor(step, config) for step in range(100)]
-    assert factors[0] == pytest.approx(0.1)
-    assert max(factors) == factors[10] == 1.0
-    assert factors[10:] == sorted(factors[10:], reverse=True)
-    assert factors[-1] < 0.01
-
-
 def test_every_method_and_seed_sees_the_same_split() -> None:
-    from nearfield.data import load
-
     dataset = load("digits")
-    parts = [training.split(dataset, config_of(f"seed={s}", f"method.name={m}")) for s in (0, 1) for m in METHODS]
+    parts = [split(dataset, config_of(f"seed={s}", f"method.name={m}").data) for s in (0, 1) for m in METHODS]
     assert len({p.fingerprint for p in parts}) == 1
     fit, val, test = (set(dataset.labels[p.numpy()].tolist()) for p in parts[0][:3])
     assert not (fit & val)
@@ -216,3 +213,110 @@ def test_the_binary_variant_is_ranked_by_hamming_distance(tmp_path: Path) -> Non
     assert result["test"]["map@r"] == pytest.approx(expected["map@r"], abs=0.01)  # they are stored in half precision
     by_angle = retrieval_metrics(codes, dataset.labels[rows])
     assert abs(result["test"]["map@r"] - by_angle["map@r"]) > 0.001
+
+
+def test_folds_are_those_of_the_reality_check() -> None:
+    dataset = load("glyphs")
+    parts = [split(dataset, config_of("data.folds=4", f"data.fold={fold}").data) for fold in range(4)]
+    held = [set(dataset.labels[p.val.numpy()].tolist()) for p in parts]
+    assert set.union(*held) == set(dataset.train_classes.tolist())
+    assert sum(map(len, held)) == len(dataset.train_classes)
+    assert all(not held[f] & set(dataset.labels[p.fit.numpy()].tolist()) for f, p in enumerate(parts))
+    with pytest.raises(InputError, match="fold counts from 0 to folds - 1, 3; got 4"):
+        config_of("data.folds=4", "data.fold=4")
+
+
+def test_a_search_never_looks_at_the_test_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = Supply.rows
+
+    def rows(supply: Supply, part: torch.Tensor) -> Any:
+        seen.extend(part.tolist())
+        return real(supply, part)
+
+    monkeypatch.setattr(Supply, "rows", rows)
+    result = train(config_of("oracle=true"), tmp_path, test=False)
+    assert "test" not in result
+    assert result["val"]["map@r"] == max(r["val_map@r"] for r in RunFolder(tmp_path).records())
+    assert not (tmp_path / "test.safetensors").exists()
+    assert not set(seen) & set(load("digits").test_rows().tolist())
+    with pytest.raises(RunError, match="was not tested"):
+        train(config_of("oracle=true"), tmp_path)
+
+
+def test_the_oracle_is_written_down_and_chooses_nothing(tmp_path: Path) -> None:
+    blind, told = train(config_of(), tmp_path / "a"), train(config_of("oracle=true"), tmp_path / "b")
+    assert blind["test"] == told["test"]
+    records = RunFolder(tmp_path / "b").records()
+    assert [r["step"] for r in records if "test_map@r" in r] == [3, 6, 9]
+    at_best = next(r for r in records if r["step"] == told["best_step"])
+    assert at_best["test_map@r"] == pytest.approx(told["test"]["map@r"])
+
+
+def test_the_average_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
+    """With decay 0.5 after one update: the mean of the first weights and those after the step."""
+    plain = config_of("steps=1", "eval_every=1", "optimizer.warmup_steps=0")
+    train(plain, tmp_path / "plain")
+    train(plain.model_copy(update={"ema": 0.5, "steps": 2, "eval_every": 2}), tmp_path / "average")
+    train(plain.model_copy(update={"steps": 2, "eval_every": 2}), tmp_path / "last")
+    a, b, c = (RunFolder(tmp_path / name).weights()["head.weight"] for name in ("plain", "last", "average"))
+    first = assembly.build_learner(plain, 3).model.head.weight.detach()
+    assert not torch.equal(b, c)
+    assert not torch.equal(first, a)
+
+
+def test_warm_up_holds_the_backbone(tmp_path: Path) -> None:
+    config = config_of("steps=3", "eval_every=3", "optimizer.frozen_steps=3")
+    before = assembly.build_learner(config, 3).model.state_dict()
+    train(config, tmp_path)
+    after = RunFolder(tmp_path).weights()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_clipping_limits_the_step(tmp_path: Path) -> None:
+    sgd = ["optimizer.name=sgd", "optimizer.momentum=0.0", "optimizer.lr=1.0", "optimizer.weight_decay=0.0",
+           "optimizer.warmup_steps=0", "steps=1", "eval_every=1", "model.freeze_bn=true"]  # fmt: skip
+    config = config_of(*sgd, "optimizer.clip=1e-3")
+    before = assembly.build_learner(config, 3).model
+    train(config, tmp_path)
+    after = RunFolder(tmp_path).weights()
+    moved = torch.stack([(after[name] - p.detach()).norm() for name, p in before.named_parameters()]).norm()
+    assert 0 < float(moved) <= 1e-3 * 1.01
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_comes_out_nearly_the_same(precision: str, tmp_path: Path) -> None:
+    full = train(config_of("model.width=8"), tmp_path / "full")
+    low = train(config_of("model.width=8", f"precision={precision}"), tmp_path / "low")
+    a, b = (RunFolder(tmp_path / name).weights()["head.weight"] for name in ("full", "low"))
+    assert not torch.equal(a, b)
+    torch.testing.assert_close(a, b, rtol=0.1, atol=0.02)
+    assert low["test"]["map@r"] == pytest.approx(full["test"]["map@r"], abs=0.1)
+
+
+def test_augmented_training_does_not_depend_on_the_workers(tmp_path: Path) -> None:
+    """Crops come from the seed and the step; a resumed run with another number of workers ends the same."""
+    rng = np.random.default_rng(0)
+    for kind in range(10):
+        (tmp_path / "photos" / f"class{kind}").mkdir(parents=True)
+        for number in range(4):
+            noise = rng.integers(0, 256, (130 + kind, 150 - number, 3), dtype=np.uint8)
+            Image.fromarray(noise).save(tmp_path / "photos" / f"class{kind}" / f"{number}.png")
+    base = config_of(
+        f"data.name={tmp_path / 'photos'}", "data.augment=small", "sampler.batch_size=8", "steps=4", "eval_every=2"
+    )
+    train(base, tmp_path / "none")
+    fetched = base.model_copy(update={"data": base.data.model_copy(update={"workers": 1})})
+    train(fetched, tmp_path / "fetched")
+    a, b = (RunFolder(tmp_path / name).weights() for name in ("none", "fetched"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    at = {"step": 0}
+
+    def progress(step: int, steps: int, latest: dict[str, float]) -> None:
+        at["step"] = step
+
+    with pytest.raises(Interrupted):
+        train(fetched, tmp_path / "stopped", progress, lambda: at["step"] == 3)
+    train(fetched, tmp_path / "stopped")
+    assert_same(tmp_path / "fetched", tmp_path / "stopped")

@@ -149,6 +149,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    memory: Count | None = None  # earlier embeddings that pair losses compare with too (cross-batch memory)
     chunk: Count | None = None  # images embedded at once; None: the whole batch. The gradient is the same
     precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the network, by autocast; losses reduce in float32
     ema: Fraction | None = None  # decay of an average of the weights, which is then what is scored

@@ -98,14 +98,39 @@ def gather(x: Tensor) -> Tensor:
     return _Gather.apply(x) if is_distributed() else x  # type: ignore[no-untyped-call]
 
 
-def gather_labels(labels: Tensor) -> Tensor:
-    """The labels of all ranks in rank order, (N,)."""
-    return gather_rows(labels)[0] if is_distributed() else labels
+def gathered(rows: Tensor) -> Tensor:
+    """The rows of all ranks in rank order, (N, ...), without a gradient: labels, embeddings to be scored."""
+    return gather_rows(rows)[0] if is_distributed() else rows
+
+
+def share_of(rows: int, place: Place) -> slice:
+    """This rank's share of so many rows; in rank order the shares are all of them."""
+    first, last = (rows * rank // place.world_size for rank in (place.rank, place.rank + 1))
+    return slice(first, last)
+
+
+def first_rank(value: Any) -> Any:
+    """What rank 0 has, on every rank."""
+    if not is_distributed():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether any rank says so, on every rank."""
+    if not is_distributed():
+        return flag
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    said = torch.tensor(int(flag), device=device)
+    dist.all_reduce(said, dist.ReduceOp.MAX)
+    return bool(said)
 
 
 def of_all_ranks(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """The `loss` of the whole batch as a function of this rank's embeddings (n, D) and labels (n,)."""
-    return lambda x, labels: loss(gather(x), gather_labels(labels.to(x.device)))
+    return lambda x, labels: loss(gather(x), gathered(labels.to(x.device)))
 
 
 @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,29 +18,52 @@ def param_groups(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) -> 
 
     The head, whatever of `model` is outside `model.backbone`, learns at `recipe.head` times the rate; the parameters of
     the loss at `recipe.loss_lr`, with their own epsilon and weight decay (none by default: decay would pull proxies and
-    margins to 0). A parameter that model and loss share belongs to the model. Frozen parameters stay out.
+    margins to 0). A parameter that model and loss share belongs to the model. Frozen parameters stay out. Unless
+    `recipe.decay_biases`, biases and norms (what has one axis at most) are groups of their own, without decay.
     """
     backbone = list(getattr(model, "backbone", model).parameters())
     seen: set[int] = set()
 
-    def fresh(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    def fresh(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
         found = [p for p in parameters if p.requires_grad and id(p) not in seen]
         seen.update(id(p) for p in found)
         return found
 
-    rates = {"weight_decay": recipe.weight_decay, "eps": recipe.eps}
+    def of_network(name: str, parameters: Iterable[nn.Parameter], lr: float) -> list[dict[str, Any]]:
+        given, mine = {"name": name, "lr": lr, "eps": recipe.eps}, fresh(parameters)
+        if recipe.decay_biases:
+            return [{**given, "params": mine, "weight_decay": recipe.weight_decay}]
+        kinds = ((recipe.weight_decay, [p for p in mine if p.ndim > 1]), (0.0, [p for p in mine if p.ndim <= 1]))
+        return [{**given, "params": some, "weight_decay": decay} for decay, some in kinds]
+
     groups = [
-        {"name": "backbone", "params": fresh(backbone), "lr": recipe.lr, **rates},
-        {"name": "head", "params": fresh(list(model.parameters())), "lr": recipe.lr * recipe.head, **rates},
+        *of_network("backbone", backbone, recipe.lr),
+        *of_network("head", model.parameters(), recipe.lr * recipe.head),
         {
             "name": "loss",
-            "params": fresh(list(loss.parameters())),
+            "params": fresh(loss.parameters()),
             "lr": recipe.loss_lr,
             "weight_decay": recipe.loss_weight_decay,
             "eps": recipe.loss_eps,
         },
     ]
     return [group for group in groups if group["params"]]
+
+
+def learning_rate_factor(step: int, steps: int, recipe: OptimizerConfig) -> float:
+    """What every rate is multiplied with at a step: linear warm-up, then the schedule.
+
+    "cosine" is half a cosine down to 0 at the last step; "step" a drop by `decay` every `decay_every` steps.
+    """
+    warm = recipe.warmup_steps
+    if step < warm:
+        return (step + 1) / warm
+    if recipe.schedule == "step":
+        assert recipe.decay_every is not None
+        return float(recipe.decay ** (step // recipe.decay_every))
+    if recipe.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
 def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) -> torch.optim.Optimizer:
@@ -49,7 +74,7 @@ def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) 
     if recipe.name == "sgd":
         optimizer: torch.optim.Optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
     elif recipe.name == "rmsprop":
-        optimizer = torch.optim.RMSprop(groups, lr=recipe.lr)
+        optimizer = torch.optim.RMSprop(groups, lr=recipe.lr, momentum=recipe.momentum)
     else:
         kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
         optimizer = kind(groups, lr=recipe.lr)

@@ -4,7 +4,7 @@
     environment.json     versions, platform, commit, data and split fingerprints
     metrics.jsonl        one JSON object a line: training loss and validation scores, with their step
     checkpoint-STEP/     model.safetensors, best.safetensors, state.pt: all that resuming needs
-    test.safetensors     test embeddings and per-query scores of the chosen weights
+    test.safetensors     test embeddings and per-query scores of the chosen weights, if they were tested
     model.safetensors    the chosen weights
     result.json          written last: the run is finished
 
@@ -97,8 +97,9 @@ class RunFolder:
         """Write the outcome, the result last, and drop the checkpoints."""
         with atomic_write(self.path / "model.safetensors") as path:
             save_file(weights, path)
-        with atomic_write(self.path / "test.safetensors") as path:
-            save_file(test, path)
+        if test:
+            with atomic_write(self.path / "test.safetensors") as path:
+                save_file(test, path)
         write_json(self.path / "result.json", result)
         for checkpoint in self._checkpoints():
             shutil.rmtree(checkpoint, ignore_errors=True)

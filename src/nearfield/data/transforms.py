@@ -70,6 +70,7 @@ RECIPES = {
     "reality_check": Recipe(256, "short", 227, "resized", 0.16, "caffe"),
     "unbiased": Recipe(256, "square", 224, "resized", 0.08, "mxnet", test_rule="short"),  # the iterator-based methods
     "unbiased_original": Recipe(None, "short", 224, "resized", 0.08, "mxnet", test_rule="short"),
+    "px128": Recipe(128, "short", 128, "resized", 0.16, "half"),  # for photographs kept at 128 pixels
     "small": Recipe(128, "short", 112, "resized", 0.16, "half"),  # for training without an accelerator
 }
 
