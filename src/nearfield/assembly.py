@@ -43,7 +43,7 @@ def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> Batc
 
 
 def build_learner(config: RunConfig, num_classes: int, features: Tensor | None = None) -> Learner:
-    """Model and loss; of an ensemble, those of the member that `config` names. `features` (N, F) if the data are some."""
+    """Model and loss, of an ensemble those of the member that `config` names; `features` (N, F) if the data are some."""
     sizes = {"dim": config.model.dim // ensemble_size(config)}
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
     loss = build_loss(config, num_classes, model.num_features)

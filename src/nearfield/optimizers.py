@@ -72,12 +72,12 @@ def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) 
     if not groups:
         raise InputError("model and loss have no parameters that need a gradient: there is nothing to train.")
     if recipe.name == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=recipe.momentum, fused=True)
     elif recipe.name == "rmsprop":
         optimizer = torch.optim.RMSprop(groups, lr=recipe.lr, momentum=recipe.momentum)
     else:
         kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
-        optimizer = kind(groups, lr=recipe.lr)
+        optimizer = kind(groups, lr=recipe.lr, fused=True)
     require_all_trained(optimizer, loss)
     return optimizer
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor
 
 from nearfield.config import DataConfig
-from nearfield.data import Dataset, decoded, load, pixels, split_classes, split_fingerprint
+from nearfield.data import Dataset, decoded, load, pixels, split_fingerprint
 from nearfield.data.base import Integers
 from nearfield.data.loading import Cropped, loader
-from nearfield.data.splits import k_folds
 from nearfield.data.transforms import images_for, recipe
 from nearfield.models.embedder import Rows
+from nearfield.protocols import held_out
 from nearfield.samplers import BatchSampler
 
 
@@ -40,14 +41,14 @@ class Parts(NamedTuple):
 
 
 def split(dataset: Dataset, config: DataConfig) -> Parts:
-    """Class-disjoint parts, the same for every method and seed."""
-    if config.folds > 1:
-        fit, val = k_folds(dataset.train_classes, config.folds)[config.fold]
-    else:
-        fit, val = split_classes(dataset.train_classes, config.val_fraction, config.split_seed)
-    rows = (dataset.train_rows(fit), dataset.train_rows(val), dataset.test_rows())
-    a, b, c = (torch.from_numpy(part) for part in rows)
-    return Parts(a, b, c, len(fit), len(val), split_fingerprint(fit, val, dataset.test_classes))
+    """Images to fit, to choose by and to report, the same for every method and seed."""
+    fit, val = held_out(dataset, config)
+    fit_classes, val_classes = (np.unique(dataset.labels[rows]) for rows in (fit, val))
+    digest = split_fingerprint(fit_classes, val_classes, dataset.test_classes)
+    if dataset.is_test is not None:  # a closed set, where classes say nothing: images do
+        digest = split_fingerprint(fit, val, dataset.test_rows())
+    a, b, c = (torch.from_numpy(part) for part in (fit, val, dataset.test_rows()))
+    return Parts(a, b, c, len(fit_classes), len(val_classes), digest)
 
 
 class Batch(NamedTuple):
@@ -61,26 +62,28 @@ class Batch(NamedTuple):
 class Supply:
     """Batches and rows of one dataset, prepared as the configuration says."""
 
-    def __init__(self, dataset: Dataset, config: DataConfig, seed: int) -> None:
+    def __init__(self, dataset: Dataset, config: DataConfig) -> None:
         self.parts = split(dataset, config)
         self.labels = torch.from_numpy(dataset.labels)
         self.fit_labels = torch.unique(self.labels[self.parts.fit], return_inverse=True)[1]
         self.categories = torch.from_numpy(dataset.class_category)[self.labels[self.parts.fit]]
-        self.seed, self.workers = seed, config.workers
+        self.workers = config.workers
         self._recipe = None if config.augment is None else recipe(config.augment)
         if self._recipe is None:
             self._images = torch.from_numpy(pixels(dataset))
         else:
-            self._for_fit, self._for_test = (decoded(images_for(dataset, self._recipe, train)) for train in (True, False))
+            self._for_fit, self._for_test = (
+                decoded(images_for(dataset, self._recipe, train)) for train in (True, False)
+            )
 
-    @property
+    @cached_property
     def features(self) -> Tensor | None:
         """Features (N, F) of the images to fit, if the data are features: what a head may start from."""
         plain = self._recipe is None and self._images.ndim == 2
         return self._images[self.parts.fit] if plain else None
 
-    def batches(self, sampler: BatchSampler, first: int) -> Iterator[Batch]:
-        """Batches without end, from where the sampler stands; `first` is the number of the first, for its crops."""
+    def batches(self, sampler: BatchSampler, first: int, seed: int) -> Iterator[Batch]:
+        """Batches without end, from where the sampler stands; crops depend on the seed and a batch's number."""
         asked: deque[tuple[list[int], dict[str, Any]]] = deque()  # workers fetch ahead of what is used
 
         def rows() -> Iterator[Integers]:
@@ -89,14 +92,14 @@ class Supply:
                     asked.append((batch, sampler.state_dict()))
                     yield self.parts.fit.numpy()[batch]
 
-        for images in self._cropped(rows(), first):
+        for images in self._cropped(rows(), first, seed):
             batch, after = asked.popleft()
             yield Batch(images, self.fit_labels[batch], after)
 
-    def _cropped(self, batches: Iterator[Integers], first: int) -> Iterator[Tensor]:
+    def _cropped(self, batches: Iterator[Integers], first: int, seed: int) -> Iterator[Tensor]:
         if self._recipe is None:
             return (self._images[torch.from_numpy(rows)] for rows in batches)
-        given = {"train": True, "seed": self.seed, "first": first, "workers": self.workers}
+        given = {"train": True, "seed": seed, "first": first, "workers": self.workers}
         return loader(self._for_fit, batches, self._recipe, **given)  # type: ignore[arg-type]
 
     def rows(self, part: Tensor) -> Rows:
@@ -104,6 +107,12 @@ class Supply:
         if self._recipe is None:
             return self._images[part]
         return _Centres(Cropped(self._for_test.images, self._recipe, train=False, seed=0), part.numpy())
+
+
+@lru_cache(maxsize=8)
+def supply_of(dataset: Dataset, config: DataConfig) -> Supply:
+    """The supply of a run; a process that makes many runs on the same parts prepares them once."""
+    return Supply(dataset, config)
 
 
 class _Centres:

@@ -15,7 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -42,7 +44,7 @@ from nearfield.models.ensemble import Ensemble
 from nearfield.optimizers import build_optimizer, learning_rate_factor
 from nearfield.runs import Busy, RunFolder
 from nearfield.samplers import ShardedSampler
-from nearfield.supply import Supply, open_data
+from nearfield.supply import Supply, open_data, supply_of
 from nearfield.testing import score_test
 
 KS = (1, 2, 4, 8)
@@ -130,7 +132,7 @@ def _train_alone(run: Run, patience: float = 10.0) -> dict[str, Any]:
 
 def _train(run: Run) -> dict[str, Any]:
     config, folder, place = run.config, run.folder, run.place
-    supply = Supply(run.dataset, config.data, run_seed(config))
+    supply = supply_of(run.dataset, config.data)
     parts = supply.parts
     sampler = build_sampler(config, supply.fit_labels, supply.categories)
     if place.world_size > 1:
@@ -186,8 +188,8 @@ def _train(run: Run) -> dict[str, Any]:
     latest: dict[str, float] = {}
     begun = time.monotonic()
     model.freeze_backbone(step < config.optimizer.frozen_steps)
-    for batch in supply.batches(sampler, first=step) if step < config.steps else ():
-        torch.manual_seed(_step_seed(config, step, place.rank))  # dropout depends on the step alone: it can be resumed
+    for batch in supply.batches(sampler, step, run_seed(config)) if step < config.steps else ():
+        _seed_step(config, step, place)
         if step == config.optimizer.frozen_steps > 0:
             model.freeze_backbone(False)
         for group in optimizer.param_groups:
@@ -224,7 +226,7 @@ def _train(run: Run) -> dict[str, Any]:
             latest[config.select_by] = scores[config.select_by]
             record = {"step": step, "loss": latest["loss"], **{f"val_{key}": v for key, v in scores.items()}}
             if config.oracle and run.test:
-                oracle = _scores(run, scored, supply, parts.test)
+                oracle = _test(run, scored, supply, METRICS)[1]
                 record |= {f"test_{key}": v for key, v in oracle.items()}
             if run.writes:
                 _warn(folder, doctor.look_at_scores(step, scores[config.select_by]))
@@ -268,8 +270,7 @@ def _finish(
     }
     arrays: dict[str, Tensor] = {}
     if run.test:
-        embeddings = _embed(run, model, supply, parts.test).cpu()
-        result["test"], queries = score_test(run.dataset, embeddings, distance=config.distance)
+        embeddings, result["test"], queries = _test(run, model, supply)
         arrays = {f"score.{name}": torch.from_numpy(values) for name, values in queries.items()}
         arrays["embeddings"] = embeddings.half()
     if run.writes:
@@ -281,6 +282,14 @@ def _scores(run: Run, model: nn.Module, supply: Supply, part: Tensor) -> dict[st
     """Retrieval scores of the model on a part, each image a query against all others."""
     embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
     return retrieval_metrics(embeddings, labels, KS, metrics=METRICS, distance=run.config.distance)
+
+
+def _test(
+    run: Run, model: nn.Module, supply: Supply, metrics: tuple[str, ...] | None = None
+) -> tuple[Tensor, dict[str, float], dict[str, NDArray[np.float32]]]:
+    """Embeddings of the test images, their scores by the data's own rules, and those of every query."""
+    embeddings = _embed(run, model, supply, supply.parts.test).cpu()
+    return embeddings, *score_test(run.dataset, embeddings, distance=run.config.distance, metrics=metrics)
 
 
 def _embed(run: Run, model: nn.Module, supply: Supply, part: Tensor) -> Tensor:
@@ -324,7 +333,7 @@ def _train_ensemble(run: Run, members: int) -> dict[str, Any]:
 
 def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> dict[str, Any]:
     """Score the members' embeddings side by side, and finish the run."""
-    supply = Supply(run.dataset, run.config.data, run_seed(run.config))
+    supply = supply_of(run.dataset, run.config.data)
     parts = supply.parts
     ensemble = Ensemble(build_learner(config, parts.fit_classes, supply.features).model for config in configs)
     ensemble.to(run.place.device)
@@ -344,8 +353,12 @@ def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> dict[
 # Small things
 
 
-def _step_seed(config: RunConfig, step: int, rank: int) -> int:
-    return (run_seed(config) * 1_000_003 + step) * 1009 + rank
+def _seed_step(config: RunConfig, step: int, place: Place) -> None:
+    """Make what is random in the network (dropout) depend on the step and the rank alone, so that it can be resumed."""
+    seed = (run_seed(config) * 1_000_003 + step) * 1009 + place.rank
+    torch.default_generator.manual_seed(seed)
+    if place.device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ Axes: N rows of data, F features, D embedding dims.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -94,10 +95,17 @@ def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pre
     return None
 
 
+@lru_cache(maxsize=8)
+def _pca(features: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Of the very tensor `features`, computed once for all runs of a process that start from it."""
+    return pca_head(features.float(), dim)
+
+
 @torch.no_grad()
 def _start_from_pca(head: nn.Linear, norm: nn.Module, features: Tensor | None) -> None:
     if features is None:
         raise InputError('model.init "pca" needs data that are features (N, F); got images. Choose another init.')
-    weight, bias = pca_head(norm(features.float()), head.out_features)
+    known = isinstance(norm, nn.Identity)
+    weight, bias = _pca(features, head.out_features) if known else pca_head(norm(features.float()), head.out_features)
     head.weight.copy_(weight)
     head.bias.copy_(bias)
