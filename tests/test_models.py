@@ -333,8 +333,6 @@ def test_the_features_backbone_is_a_head_on_features() -> None:
         model(x[:2, :11])
     with pytest.raises(InputError, match="needs data that are features"):
         build_model(config, 0)
-    with pytest.raises(InputError, match=r'init "pca" needs data that are features'):
-        model_of(init="pca")
     with pytest.raises(InputError, match=r"dim must lie in 1..12"):
         pca_head(x, 13)
 

@@ -320,3 +320,14 @@ def test_augmented_training_does_not_depend_on_the_workers(tmp_path: Path) -> No
         train(fetched, tmp_path / "stopped", progress, lambda: at["step"] == 3)
     train(fetched, tmp_path / "stopped")
     assert_same(tmp_path / "fetched", tmp_path / "stopped")
+
+
+def test_a_head_on_images_may_start_from_principal_components() -> None:
+    config = config_of("model.init=pca")
+    images = torch.randint(0, 256, (40, 8, 8), dtype=torch.uint8)
+    model = assembly.build_learner(config, 3, images=images).model.eval()
+    found = model(images).detach()
+    torch.testing.assert_close(found.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
+    spread = found.T @ found
+    torch.testing.assert_close(spread, torch.diag(spread.diagonal()), atol=1e-4, rtol=0)  # uncorrelated
+    assert spread.diagonal().diff().le(1e-6).all()  # by falling variance

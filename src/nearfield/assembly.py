@@ -13,7 +13,9 @@ from nearfield.config import RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.memory import CrossBatchMemory
-from nearfield.models import EmbeddingModel, build_model
+from nearfield.models import EmbeddingModel, build_model, embed
+from nearfield.models.build import start_from_pca
+from nearfield.models.embedder import Rows
 from nearfield.pairs import PairLoss
 from nearfield.samplers import BatchSampler
 from nearfield.samplers import build_sampler as sampler_by_name
@@ -42,10 +44,18 @@ def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> Batc
     return sampler_by_name(name, *given, per_class=chosen.per_class, seed=seed, categories=categories.numpy())
 
 
-def build_learner(config: RunConfig, num_classes: int, features: Tensor | None = None) -> Learner:
-    """Model and loss, of an ensemble those of the member that `config` names; `features` (N, F) if the data are some."""
+def build_learner(
+    config: RunConfig, num_classes: int, features: Tensor | None = None, images: Rows | None = None
+) -> Learner:
+    """Model and loss, of an ensemble those of the member that `config` names.
+
+    `features` (N, F) if the data are some; otherwise `images`, of which the features are taken where the head starts
+    from their principal components.
+    """
     sizes = {"dim": config.model.dim // ensemble_size(config)}
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
+    if config.model.init == "pca" and features is None and images is not None:
+        start_from_pca(model, embed(_Features(model), images, batch_size=64))
     loss = build_loss(config, num_classes, model.num_features)
     if isinstance(loss, DREML):
         assert config.member is not None
@@ -59,6 +69,17 @@ def build_learner(config: RunConfig, num_classes: int, features: Tensor | None =
             raise InputError(f"memory is for losses over pairs; {config.method.name} is none. Leave it out.")
         loss = CrossBatchMemory(loss, config.memory, config.model.dim)
     return Learner(model, loss, model)
+
+
+class _Features(nn.Module):
+    """A model without its head."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model.features(images)
 
 
 def build_loss(config: RunConfig, num_classes: int, features: int | None = None) -> nn.Module:

@@ -137,7 +137,8 @@ def _train(run: Run) -> dict[str, Any]:
     sampler = build_sampler(config, supply.fit_labels, supply.categories)
     if place.world_size > 1:
         sampler = ShardedSampler(sampler, place.rank, place.world_size)
-    model, loss, forward = build_learner(config, parts.fit_classes, supply.features)
+    seen_first = supply.rows(parts.fit) if config.model.init == "pca" and supply.features is None else None
+    model, loss, forward = build_learner(config, parts.fit_classes, supply.features, seen_first)
     model, loss = model.to(place.device), loss.to(place.device)
     optimizer = build_optimizer(model, loss, config.optimizer)
     network = [p for group in optimizer.param_groups if group["name"] != "loss" for p in group["params"]]

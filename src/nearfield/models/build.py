@@ -26,16 +26,15 @@ LITE0_TIMM = "timm:tf_efficientnet_lite0"  # the same network without the weight
 def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) -> EmbeddingModel:
     """A model to train; what is fresh in it depends on `seed` alone.
 
-    `features` (N, F) is what the backbone "features" will see: it gives F, and the axes of init "pca".
+    `features` (N, F) is what the backbone "features" will see: it gives F, and the axes of init "pca". For images, init
+    "pca" waits for `start_from_pca`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone, rename = _fresh_backbone(config, features)
         head = make_head(backbone.num_features, config.dim, config.head, config.init)
     norm = make_norm(backbone.num_features, config.norm)
-    if config.init == "pca" and isinstance(head, nn.Linear):
-        _start_from_pca(head, norm, features)
-    return EmbeddingModel(
+    model = EmbeddingModel(
         backbone,
         head,
         config.dim,
@@ -46,6 +45,9 @@ def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) 
         freeze_bn_affine=config.freeze_bn_affine,
         pretrained=_fill(backbone, rename, config),
     )
+    if config.init == "pca" and features is not None:
+        start_from_pca(model, features)
+    return model
 
 
 def load_model(config: ModelConfig, path: Path, features: Tensor | None = None) -> EmbeddingModel:
@@ -102,10 +104,12 @@ def _pca(features: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _start_from_pca(head: nn.Linear, norm: nn.Module, features: Tensor | None) -> None:
-    if features is None:
-        raise InputError('model.init "pca" needs data that are features (N, F); got images. Choose another init.')
-    known = isinstance(norm, nn.Identity)
-    weight, bias = _pca(features, head.out_features) if known else pca_head(norm(features.float()), head.out_features)
-    head.weight.copy_(weight)
-    head.bias.copy_(bias)
+def start_from_pca(model: EmbeddingModel, features: Tensor) -> None:
+    """Let the head give the principal components of `features` (N, F), which the backbone gave."""
+    if not isinstance(model.head, nn.Linear):
+        return
+    plain = isinstance(model.norm, nn.Identity)
+    dim = model.head.out_features
+    weight, bias = _pca(features, dim) if plain else pca_head(model.norm(features.float()), dim)
+    model.head.weight.copy_(weight)
+    model.head.bias.copy_(bias)
