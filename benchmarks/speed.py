@@ -10,6 +10,7 @@ TABLES = {
     "Proxy losses": "benchmarks.speed_proxies",
     "Evaluator": "benchmarks.speed_eval",
     "Data": "benchmarks.speed_data",
+    "Training": "benchmarks.speed_training",
 }
 
 

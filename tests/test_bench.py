@@ -1,141 +1,195 @@
-"""The bench: fair, parallel, killed at random and resumed to the same numbers."""
+"""The plan of a bench: pure, fair, pruned alike for all; what a bench is, before and after it ran."""
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from nearfield.bench import Standing, leaderboard, plan, run_bench
+from nearfield.bench import prepare, seconds_left
 from nearfield.config import BenchConfig, build_config
-from nearfield.errors import InputError, RunError
-from nearfield.store import Store
+from nearfield.errors import InputError
+from nearfield.floors import floors, unequal
+from nearfield.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
+from nearfield.protocols import PROTOCOLS
 
-VALUES: dict[str, Any] = {
-    "methods": [{"name": "multi_similarity"}, {"name": "proxy_softmax"}],
-    "seeds": [0, 1],
-    "run": {
-        "data": {"name": "digits", "val_fraction": 0.4},
-        "model": {"width": 4, "dim": 8},
-        "sampler": {"batch_size": 12},
-        "steps": 12,
-        "eval_every": 4,
-    },
-}
+METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
 
 
-def ignore(*_: Any) -> None:
-    pass
+def bench_of(**values: Any) -> Bench:
+    given_values = {"methods": METHODS, "protocol": "reality-check", "trials": 7, "seeds": [0, 1], **values}
+    return Bench(build_config(BenchConfig, given_values), PROTOCOLS[given_values["protocol"]], "data")
 
 
-def numbers(standings: list[Standing]) -> list[Any]:
-    return [(s.method, s.seeds, s.mean, s.half_width) for s in standings]
+def done(task: Task) -> Outcome:
+    """A made-up outcome that depends on the task alone; some trials are pruned or fail."""
+    dice = random.Random(task.key)
+    folds = [{"best_val": {"map@r": dice.random()}} for _ in range(4)]
+    if task.kind != "trial" or dice.random() > 0.3:
+        return {"state": "complete", "folds": folds}
+    return dice.choice([{"state": "pruned", "folds": folds[:2]}, {"state": "failed", "error": "no reason"}])
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchConfig, Path, list[Standing]]:
-    config, folder = build_config(BenchConfig, VALUES), tmp_path_factory.mktemp("bench")
-    return config, folder, run_bench(config, folder, 2, ignore)
+def play(bench: Bench, dice: random.Random) -> dict[str, Task]:
+    """Finish tasks in some order, several at a time, until none is left; all tasks by key."""
+    finished: dict[str, Outcome] = {}
+    tasks: dict[str, Task] = {}
+    while ready := plan(bench, finished):
+        assert not {task.key for task in ready} & finished.keys()
+        for task in dice.sample(ready, dice.randint(1, len(ready))):
+            tasks[task.key], finished[task.key] = task, done(task)
+    return tasks
 
 
-def test_leaderboard_is_the_mean_and_t_interval_over_seeds(finished: tuple[BenchConfig, Path, list[Standing]]) -> None:
-    config, folder, standings = finished
-    assert [s.seeds for s in standings] == [2, 2]
-    assert [s.mean["map@r"] for s in standings] == sorted((s.mean["map@r"] for s in standings), reverse=True)
-    for standing in standings:
-        scores = [
-            json.loads((job.folder / "result.json").read_text())["test"]["recall@1"]
-            for job in plan(config, folder)
-            if job.config.method.name == standing.method
-        ]
-        assert standing.mean["recall@1"] == pytest.approx(np.mean(scores))
-        half = 12.706204736 * np.std(scores, ddof=1) / np.sqrt(2)  # t quantile for one degree of freedom
-        assert standing.half_width["recall@1"] == pytest.approx(half)
+VARIED = bench_of(methods=METHODS[:2], variants=["untuned", "dim64", "plain"])
+EXPECTED = play(VARIED, random.Random(0))
 
 
-def test_results_file_holds_curves_and_query_scores(finished: tuple[BenchConfig, Path, list[Standing]]) -> None:
-    _, folder, _ = finished
-    store = Store(folder / "results.sqlite")
-    rows = store.runs()
-    assert len(rows) == 4
-    for row in rows:
-        assert [step for step, _ in store.curve(row["run"], "map@r")] == [4, 8, 12]
-        scores = store.query_scores(row["run"], "map@r")
-        assert scores.mean() == pytest.approx(row["test"]["map@r"], abs=1e-6)
-        assert row["environment"]["data"] == store.meta()["data"]["fingerprint"]
-    assert {"recall@1", "map@r"} <= store.meta()["pixels"].keys()
-    with pytest.raises(RunError, match="holds no per-query accuracy"):
-        store.query_scores(rows[0]["run"], "accuracy")
+@settings(max_examples=15, deadline=None)
+@given(dice=st.randoms(use_true_random=False))
+def test_any_order_of_finishing_leads_to_the_same_tasks(dice: random.Random) -> None:
+    assert play(VARIED, dice) == EXPECTED
 
 
-def test_running_again_reuses_everything(finished: tuple[BenchConfig, Path, list[Standing]]) -> None:
-    config, folder, standings = finished
-    before = {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in plan(config, folder)}
-    assert numbers(run_bench(config, folder, 2, ignore)) == numbers(standings)
-    assert {job.folder: (job.folder / "result.json").stat().st_mtime_ns for job in plan(config, folder)} == before
+def test_one_after_the_other_gives_the_same_tasks_too() -> None:
+    bench = bench_of()
+    finished: dict[str, Outcome] = {}
+    tasks: dict[str, Task] = {}
+    while ready := plan(bench, finished):
+        tasks[ready[0].key], finished[ready[0].key] = ready[0], done(ready[0])
+    assert tasks == play(bench, random.Random(1))
+    assert len(tasks) == bench.total
 
 
-def test_an_unfinished_table_counts_what_is_there(
-    finished: tuple[BenchConfig, Path, list[Standing]], tmp_path: Path
-) -> None:
-    config, folder, _ = finished
-    more = config.model_copy(update={"seeds": (0, 1, 2)})
-    partial = leaderboard(Store(folder / "results.sqlite"), more)
-    assert [s.seeds for s in partial] == [2, 2]
+def test_an_unfinished_table_is_fair() -> None:
+    bench = bench_of()
+    finished: dict[str, Outcome] = {}
+    order: list[Task] = []
+    while ready := plan(bench, finished):
+        order.append(ready[0])
+        finished[ready[0].key] = done(ready[0])
+    stages = [*(("trial", number) for number in range(7)), ("seed", 0), ("seed", 1)]
+    assert [(task.kind, task.number) for task in order] == [stage for stage in stages for _ in METHODS]
+    labels = [task.label for task in order]
+    assert all(labels[i : i + 3] == bench.labels for i in range(0, len(labels), 3))
 
 
-def test_a_misspelt_method_fails_before_anything_runs(tmp_path: Path) -> None:
-    config = build_config(BenchConfig, {**VALUES, "methods": [{"name": "multi_similarity"}, {"name": "fastpa"}]})
-    with pytest.raises(InputError, match="did you mean 'fastap'"):
-        run_bench(config, tmp_path, 1, ignore)
-    config = build_config(BenchConfig, {**VALUES, "methods": [{"name": "fastap", "params": {"bin": 3}}]})
-    with pytest.raises(InputError, match="did you mean 'bins'"):
-        run_bench(config, tmp_path, 1, ignore)
-    assert not list(tmp_path.iterdir())
+def test_the_first_trial_is_the_published_setting_and_seeds_are_other_ones() -> None:
+    bench = bench_of()
+    ready = plan(bench, {})
+    assert len(ready) == 3 * 4  # the first trials need no results
+    for task, (_, start, _) in zip(ready[:3], bench.starts, strict=True):
+        assert task.run == start.model_copy(update={"seed": TRIAL_SEED})
+    assert all(task.bounds == () and task.run.seed == TRIAL_SEED for task in ready)
+    assert len({task.run.optimizer.lr for task in ready}) > 3
+    kept = ("batch_size", "per_class")
+    assert all(getattr(t.run.sampler, key) == getattr(bench.config.run.sampler, key) for t in ready for key in kept)
 
 
-def test_a_failing_run_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
-    methods = [{"name": "multi_similarity"}, {"name": "margin", "params": {"fallback": "drop", "num_classes": 1000000}}]
-    config = build_config(BenchConfig, {**VALUES, "methods": methods, "seeds": [0]})
-    broken = plan(config, tmp_path)[1]
-    broken.folder.mkdir(parents=True)
-    (broken.folder / "config.toml").write_text("steps = 0")
-    with pytest.raises(RunError, match="margin seed 0 failed: nearfield: the configuration is not valid"):
-        run_bench(config, tmp_path, 1, ignore)
-    assert plan(config, tmp_path)[0].done
+def test_seeds_take_the_best_setting_and_wait_for_all_trials() -> None:
+    bench = bench_of(methods=METHODS[:1], trials=3)
+    first, second, third = plan(bench, {})
+    scores = {first.key: 0.2, second.key: 0.5, third.key: 0.4}
+    finished = {
+        key: {"state": "complete", "folds": [{"best_val": {"map@r": value}}] * 4} for key, value in scores.items()
+    }
+    assert [task.kind for task in plan(bench, {k: finished[k] for k in (first.key, second.key)})] == ["trial"]
+    seeds = plan(bench, finished)
+    assert [task.run for task in seeds] == [second.run.model_copy(update={"seed": seed}) for seed in (0, 1)]
 
 
-def command(folder: Path, config: Path) -> list[str]:
-    return [sys.executable, "-m", "nearfield", "bench", str(config), "--out", str(folder), "--jobs", "2", "--json"]
+def test_without_a_search_seeds_run_at_once_and_variants_share_work() -> None:
+    bench = bench_of(trials=1, variants=["untuned", "dim512"], protocol="classic")
+    ready = plan(bench, {})
+    assert [task.kind for task in ready] == ["seed"] * 6 + ["variant"] * 3  # untuned is what the seeds are
+    assert {task.run.model.dim for task in ready if task.variant == "dim512"} == {512}
 
 
-@pytest.mark.parametrize("sort", [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_killed_at_random_and_resumed(
-    sort: signal.Signals, finished: tuple[BenchConfig, Path, list[Standing]], tmp_path: Path
-) -> None:
-    config, _, standings = finished
-    path = tmp_path / "bench.toml"
-    path.write_text(config.to_toml())
-    dice, codes = random.Random(int(sort)), []
-    for _ in range(2):
-        process = subprocess.Popen(
-            command(tmp_path / "out", path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(dice.uniform(3.0, 9.0))
-        process.send_signal(sort)
-        codes.append(process.wait(60))
-    last = subprocess.run(command(tmp_path / "out", path), capture_output=True, text=True, timeout=300, check=True)
-    found = json.loads(last.stdout)["leaderboard"]
-    assert [(s["method"], s["seeds"], s["mean"], s["half_width"]) for s in found] == numbers(standings)
-    assert set(codes) <= ({-9, 0} if sort == signal.SIGKILL else {130, 0})
-    assert not list(tmp_path.rglob("*.part"))
-    shutil.rmtree(tmp_path / "out")
+def test_plain_leaves_out_the_tricks_of_methods_that_have_some() -> None:
+    bench = bench_of(methods=[*METHODS, {"name": "contrastive"}])
+    runs = {method.name: vary("plain", start, {"optimizer.lr": 0.5}) for method, start, _ in bench.starts}
+    assert runs["contrastive"] is None
+    assert runs["multi_similarity"] is not None
+    assert runs["multi_similarity"].method.params["mine"] is False
+    assert runs["multi_similarity"].optimizer.lr == 0.5
+    assert runs["proxy_softmax"] is not None
+    assert runs["proxy_softmax"].method.params == {"temperature": 1.0}
+
+
+def test_pruning_asks_for_a_share_of_the_median_of_earlier_trials() -> None:
+    bench = bench_of(methods=METHODS[:1], trials=6)
+    finished = {}
+    for number, task in enumerate(plan(bench, {})):
+        folds = [{"best_val": {"map@r": value}} for value in (0.1 * number, 0.2, 0.3, 0.4)]
+        finished[task.key] = {"state": "complete" if number else "pruned", "folds": folds}
+    (fourth,) = plan(bench, finished)
+    medians = [0.2, 0.2, 0.7 / 3]  # of the means over the first 1, 2, 3 folds of trials 1, 2 and 3
+    assert fourth.bounds == pytest.approx([(1 - SLACK) * value for value in medians])
+    (free,) = plan(bench_of(methods=METHODS[:1], trials=6, prune=False), finished)
+    assert free.bounds == ()
+    assert free.key != fourth.key
+
+
+def test_keys_know_what_an_outcome_depends_on_and_nothing_else() -> None:
+    base = plan(bench_of(), {})
+    more = plan(bench_of(seeds=[0, 1, 2], trials=12, methods=[*METHODS, {"name": "contrastive"}]), {})
+    assert {task.key for task in base} <= {task.key for task in more}  # a larger bench goes on from a smaller one
+    other = bench_of()
+    assert not {t.key for t in plan(Bench(other.config, other.protocol, "other data"), {})} & {t.key for t in base}
+    steps = plan(bench_of(run={"steps": 7}), {})
+    assert not {task.key for task in steps} & {task.key for task in base}
+
+
+def test_time_left_is_what_is_missing_at_each_methods_own_pace() -> None:
+    bench = bench_of(methods=METHODS[:2], trials=1, seeds=[0, 1, 2, 3])
+    slow, fast = bench.labels
+    assert seconds_left(bench, [], (), 2) is None
+    spent = [(slow, 10.0), (slow, 20.0), (fast, 1.0)]
+    assert seconds_left(bench, spent, (), 2) == pytest.approx((2 * 15 + 3 * 1) / 2)
+    assert seconds_left(bench, spent, (("x", 0.5),), 1) == pytest.approx(33 - 31 / 3 / 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"methods": [{"name": "fastpa"}]}, "did you mean 'fastap'"),
+        ({"methods": [{"name": "fastap", "params": {"bin": 3}}]}, "did you mean 'bins'"),
+        ({"methods": [{"name": "fastap"}, {"name": "fastap"}]}, "methods must differ; fastap is there 2 times"),
+        ({"protocol": "realitycheck"}, "did you mean 'reality-check'"),
+        ({"protocol": "closed-set"}, "protocol closed-set is for data where"),
+        ({"run": {"data": {"name": "glyhps"}}}, "did you mean 'glyphs'"),
+    ],
+)
+def test_a_bench_that_cannot_be_run_is_refused(values: dict[str, Any], words: str) -> None:
+    given_values = {"run": {"data": {"name": "digits"}}, **values}
+    with pytest.raises(InputError, match=words):
+        prepare(build_config(BenchConfig, given_values))
+
+
+def test_what_makes_methods_unequal_is_said() -> None:
+    bench = bench_of(methods=[*METHODS, {"name": "dreml"}, {"name": "contrastive"}])
+    found = {method.name: unequal(run, 10) for method, run, _ in bench.starts}
+    assert found["contrastive"] == []
+    assert found["multi_similarity"] == []
+    assert found["fastap"] == ["batches of classes from two categories"]
+    assert found["proxy_softmax"][1] == "640 learned numbers in the loss"
+    assert found["dreml"][1] == "4 networks of 16 dims, each with 1/4 of the steps"
+
+
+def test_floors_of_images_and_features(tmp_path: Any) -> None:
+    from nearfield.data import load
+
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 6)
+    wide = np.concatenate([rng.normal(size=(12, 4))[labels] * 3, rng.normal(size=(72, 60))], axis=1)  # 4 axes tell all
+    np.savez(tmp_path / "x.npz", features=wide.astype(np.float32), labels=labels)
+    values = {"run": {"data": {"name": str(tmp_path / "x.npz")}, "model": {"backbone": "features", "dim": 4}}}
+    found = floors(build_config(BenchConfig, values), load(str(tmp_path / "x.npz")))
+    assert list(found) == ["untrained network", "raw features", "PCA"]
+    assert found["PCA"]["map@r"] > found["raw features"]["map@r"] > found["untrained network"]["map@r"]
+    values = {"run": {"data": {"name": "digits"}, "model": {"width": 4, "dim": 8}}}
+    assert list(floors(build_config(BenchConfig, values), load("digits"))) == ["untrained network", "raw pixels"]

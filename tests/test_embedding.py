@@ -149,7 +149,7 @@ def test_what_cannot_be_embedded_is_refused(run: Path, tmp_path: Path) -> None:
     dataset = load("digits")
     with pytest.raises(InputError, match=r"a finished run, or a backbone; got 'googlnet', did you mean 'googlenet'"):
         open_model("googlnet", None, dataset)
-    with pytest.raises(InputError, match=r"must be the folder of a finished run; found no result.json"):
+    with pytest.raises(InputError, match=r"folder of a finished run; found no config.json and no result.json"):
         open_model(str(tmp_path), None, dataset)
     with pytest.raises(InputError, match="has its own"):
         open_model(str(run), tmp_path / "a.pth", dataset)

@@ -29,6 +29,7 @@ def test_exported_names_are_exactly_these() -> None:
             "OptimizerConfig",
             "RunConfig",
             "RunError",
+            "load",
             "pair_weights",
             "param_groups",
             "retrieval_metrics",

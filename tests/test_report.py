@@ -1,13 +1,13 @@
-"""The report of a bench: complete, true to the results, safe to open anywhere; and the geometry of its chart."""
+"""The report of a bench: true to the results, complete, safe to open anywhere; and its parts one by one."""
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import io
+import json
 import re
 import shlex
-import shutil
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -17,117 +17,105 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 from PIL import Image
-from safetensors.numpy import load_file
+from report_bench import Shape, invent
 
-from nearfield import report
-from nearfield.bench import COLUMNS, Standing, leaderboard, plan, run_bench
-from nearfield.charts import Series, line_chart, shorten, spread, ticks
+from nearfield import losses
+from nearfield.bench import facts_of, prepare
+from nearfield.charts import shorten, ticks
 from nearfield.config import BenchConfig, build_config, merge
-from nearfield.data import load
+from nearfield.data import Dataset, load
+from nearfield.database import FILE, Store
 from nearfield.errors import InputError, RunError
-from nearfield.report import choose_queries, command, write_report
-from nearfield.store import Store
-from nearfield.training import train
+from nearfield.ledger import ledger
+from nearfield.report import atlas, board, command, gallery, page, pairweights, papers, render, tuning, write_report
+from nearfield.report.cache import Cache, digest
+from nearfield.report.items import items_of, open_items
+from nearfield.report.packing import pack, script_json, shares, unpack
+from nearfield.report.pairweights import choose_batch, pair_weight_section
+from nearfield.report.thumbnails import COLUMNS, PER_SHEET, SIDES, make_sheets
+from nearfield.results import BenchResults
+from nearfield.standings import standings
+from nearfield.statistics import mean_interval
+from nearfield.worker import Worker
 
-VALUES: dict[str, Any] = {
-    "methods": [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}],
-    "seeds": [0, 1],
-    "run": {
-        "data": {"name": "digits", "val_fraction": 0.4},
-        "steps": 4,
-        "eval_every": 2,
-        "sampler": {"batch_size": 12},
-    },
-}
-LABELS = ["multi_similarity", "proxy_softmax(temperature=0.1)"]
+TSNE = atlas.tsne
+NAMES = ["multi_similarity", "contrastive", "proxy_softmax", "histogram"]
+
+
+def small_data(name: str = "digits", per_class: int = 12, classes: int = 10) -> Dataset:
+    """Few images of each of the first classes of a built-in dataset, half of the classes for the test."""
+    whole = load(name)
+    rows = np.concatenate([np.flatnonzero(whole.labels == label)[:per_class] for label in range(classes)])
+    return dataclasses.replace(
+        whole,
+        images=whole.images[rows],
+        labels=whole.labels[rows],
+        class_names=whole.class_names[:classes],
+        class_category=whole.class_category[:classes],
+        train_classes=np.arange(classes // 2),
+        test_classes=np.arange(classes // 2, classes),
+    )
+
+
+def noise(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).random(shape, dtype=np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    """Maps that are no maps, and few points of few curves; what is left out here has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atlas, "tsne", lambda rows, cosine: rows[:, :2].astype(np.float64))
+        patch.setattr(pairweights, "POINTS", 7)
+        patch.setattr(pairweights, "TRIALS", 3)
+        yield
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    config = build_config(BenchConfig, VALUES)
-    for job in plan(config, folder):  # here rather than in processes, which would each wait for torch to load
-        train(job.config, job.folder)
-    run_bench(config, folder, jobs=1, watch=lambda job, step, latest: None)
-    return folder
+def dataset() -> Dataset:
+    return small_data()
 
 
 @pytest.fixture(scope="module")
-def html(bench: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("report") / "report.html"
-    assert write_report(bench, out) == out
-    return out.read_text(encoding="utf-8")
+def results(dataset: Dataset) -> BenchResults:
+    return invent(dataset, NAMES, Shape(seeds=3, trials=6))
 
 
-class Page(HTMLParser):
-    """The parts of a report that the tests look at."""
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def html(results: BenchResults, dataset: Dataset, cache: Cache) -> str:
+    return render(results, items_of(dataset), cache)
+
+
+@pytest.fixture(scope="module")
+def data(html: str) -> dict[str, Any]:
+    return embedded(html)
+
+
+def embedded(html: str) -> dict[str, Any]:
+    """The data inside a page."""
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+class Tags(HTMLParser):
+    """The elements of a page, as a browser without scripts sees them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.rows: list[list[str]] = []  # cells of the leaderboard as text
-        self.bold: list[str] = []  # means printed as best
-        self.queries: list[dict[str, Any]] = []
-        self.words: list[str] = []
-        self._open: list[tuple[str, str]] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        kind = values.get("class") or ""
-        self.tags.append((tag, values))
-        if tag not in {"img", "meta", "input", "line", "path", "circle"}:
-            self._open.append((tag, kind))
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in {"td", "th"}:
-            self.rows[-1].append("")
-        elif tag == "article":
-            self.queries.append({"name": "", "uri": "", "strips": []})
-        elif kind.startswith("strip"):
-            self.queries[-1]["strips"].append([])
-        elif tag == "li" and self.queries and self._within("article"):
-            self.queries[-1]["strips"][-1].append({"name": "", "mark": ""})
-        elif tag == "figure" and self._within("li"):
-            self.queries[-1]["strips"][-1][-1]["kind"] = kind
-        elif tag == "img":
-            at = self.queries[-1]["strips"][-1][-1] if self._within("li") else self.queries[-1]
-            at["uri"] = values["src"]
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-        tag, kind = self._open[-1] if self._open else ("", "")
-        if self._within("tr"):
-            self.rows[-1][-1:] = [(cell + data).removesuffix("\n") for cell in self.rows[-1][-1:]]
-            if kind == "best":
-                self.bold.append(data)
-        elif self._within("figcaption") and kind != "category":
-            at = self.queries[-1]["strips"][-1][-1] if self._within("li") else self.queries[-1]
-            at["mark" if tag == "b" and self._within("li") else "name"] += data.strip()
-
-    def _within(self, tag: str) -> bool:
-        return any(name == tag for name, _ in self._open)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-
-def copied(bench: Path, to: Path, **changes: Any) -> Path:
-    """A copy of the bench whose configuration has other values."""
-    shutil.copytree(bench, to)
-    config = build_config(BenchConfig, {**VALUES, **changes})
-    Store(to / "results.sqlite").set_meta(config=config.model_dump(mode="json"))
-    return to
-
-
-def standing(method: str, mean: float, half: float | None) -> Standing:
-    return Standing(method, 3, dict.fromkeys(COLUMNS, mean), dict.fromkeys(COLUMNS, half), 1.0)
+        self.found.append((tag, dict(attrs)))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -135,127 +123,150 @@ def standing(method: str, mean: float, half: float | None) -> Standing:
 
 
 def test_nothing_is_loaded_from_elsewhere(html: str) -> None:
-    assert "http:" not in html
-    assert "https:" not in html
-    page = Page(html)
-    assert not [tag for tag, _ in page.tags if tag in {"link", "iframe", "object", "embed", "base"}]
-    for tag, values in page.tags:
-        assert not (tag == "script" and values)
-        assert "href" not in values
-        assert tag != "img" or (values["src"] or "").startswith("data:image/png;base64,")
-    assert "url(" not in html
+    tags = Tags(html).found
+    assert not [tag for tag, _ in tags if tag in {"link", "iframe", "object", "embed", "base", "img"}]
+    assert {key for tag, values in tags if tag == "script" for key in values} <= {"type", "id"}
+    assert all((values["href"] or "").startswith("#") for _, values in tags if "href" in values)
+    (policy,) = [values["content"] or "" for tag, values in tags if values.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; img-src blob: data:;")
     assert "@import" not in html
+    assert set(re.findall(r"https?://[^\"' ]+", html)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
 
 
-def test_leaderboard_holds_every_mean_and_interval(bench: Path, html: str) -> None:
-    store = Store(bench / "results.sqlite")
-    standings = leaderboard(store, build_config(BenchConfig, VALUES))
-    head, *rows, untrained, pixels = Page(html).rows
-    assert head[0] == "Method"
-    assert {row[0] for row in rows} == set(LABELS)
-    for row, s in zip(rows, standings, strict=True):
-        expected = [f"{100 * s.mean[c]:.1f} ± {100 * (s.half_width[c] or 0):.1f}" for c in COLUMNS]
-        assert row[1:] == [*expected, "2", f"{s.train_seconds:.0f}"]
-    floor = store.meta()["pixels"]
-    assert (untrained[0], pixels[0]) == ("untrained network", "raw pixels")
-    assert untrained[1] == f"{100 * store.meta()['untrained']['recall@1']:.1f}"
-    assert pixels[1:8] == [f"{100 * floor[c]:.1f}" if c in floor else "–" for c in COLUMNS]
+def test_only_our_script_may_run(html: str) -> None:
+    import base64
+    import hashlib
+
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)
+    fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{fingerprint}'" in html
 
 
-def test_best_means_are_bold(bench: Path, html: str) -> None:
-    store = Store(bench / "results.sqlite")
-    standings = leaderboard(store, build_config(BenchConfig, VALUES))
-    means = [s.mean for s in standings] + [store.meta()["pixels"], store.meta()["untrained"]]
-    highest = {f"{100 * max(m[c] for m in means if c in m):.1f}" for c in COLUMNS}
-    assert set(Page(html).bold) == highest
+def test_the_same_results_give_the_same_bytes(html: str, results: BenchResults, dataset: Dataset, cache: Cache) -> None:
+    assert render(results, items_of(dataset), cache) == html
 
 
-def test_curves_are_drawn_for_every_method(html: str) -> None:
-    for size in ("wide", "narrow"):
-        (drawing,) = re.findall(rf'<svg class="{size}".*?</svg>', html, re.S)
-        assert len(re.findall(r'<path class="line" d="M[\d.,]+L[\d.,]+"', drawing)) == 2  # two evaluations each
-        assert len(re.findall(r'<path class="band', drawing)) == 2
-        assert re.findall(r"<title>(.*?)</title>", drawing) == [row[0] for row in Page(html).rows[1:3]]
+def test_board_holds_every_mean_and_interval(data: dict[str, Any], results: BenchResults) -> None:
+    assert [part["key"] for part in data["board"]["parts"]] == ["separated", "concatenated"]
+    for part in data["board"]["parts"]:
+        assert len(part["rows"]) == len(NAMES)
+        for row in part["rows"]:
+            seeds = [getattr(seed, part["key"]) for seed in results.methods[row["method"]].seeds]
+            for metric, (mean, half) in row["scores"].items():
+                expected = mean_interval([scores[metric] for scores in seeds])
+                assert mean == pytest.approx(expected.mean, rel=1e-5)
+                assert half == pytest.approx(expected.half_width, rel=1e-5)
+    assert {metric["key"] for metric in data["metrics"]} == set(results.methods[0].seeds[0].separated) - {"precision@1"}
+    assert [floor["name"] for floor in data["board"]["floors"]] == ["untrained network", "raw pixels"]
 
 
-def test_pictures_are_the_test_images(html: str) -> None:
-    dataset = load("digits")
-    known = {image.tobytes() for image in dataset.images[dataset.indices_of(dataset.test_classes)]}
-    uris = [values["src"] or "" for tag, values in Page(html).tags if tag == "img"]
-    assert len(uris) == 12 * (1 + 2 * 5)
-    for uri in uris:
-        with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as picture:
-            assert picture.format == "PNG"
-            assert np.asarray(picture).tobytes() in known
+def test_verdicts_and_ranks_are_those_of_the_standings(data: dict[str, Any], results: BenchResults) -> None:
+    for part in data["board"]["parts"]:
+        expected = standings(results, part["key"])
+        rows = {results.methods[row["method"]].label: row for row in part["rows"]}
+        assert {label for label, row in rows.items() if row["like_best"]} == set(expected.like_best)
+        for label, row in rows.items():
+            verdict = expected.against_best(label)
+            assert (row["verdict"] is None) == (verdict is None)
+            if verdict:
+                assert row["verdict"]["p"] == pytest.approx(verdict.p, rel=1e-5)
+        assert expected.critical is not None
+        assert part["critical"]["ranks"] == pytest.approx(expected.critical.ranks, rel=1e-5)
+        assert [results.methods[m].label for m in part["critical"]["methods"]] == list(expected.compared)
 
 
-def test_neighbours_and_marks_agree_with_the_embeddings(bench: Path, html: str) -> None:
-    dataset, store = load("digits"), Store(bench / "results.sqlite")
-    labels = dataset.labels[dataset.indices_of(dataset.test_classes)]
-    order = [row[0] for row in Page(html).rows[1:3]]
-    runs = {row["method"]: row for row in store.runs() if row["seed"] == 0}
-    chosen_runs = [runs[name.partition("(")[0]] for name in order]
-    scores = np.stack([store.query_scores(run["run"], "map@r") for run in chosen_runs])
-    queries = [q for group in choose_queries(scores.mean(0), labels, 4).values() for q in group]
-    shown = Page(html).queries
-    assert len(shown) == len(queries) == 12
-    for number, run in enumerate(chosen_runs):
-        found = load_file(bench / run["folder"] / "test.safetensors")["embeddings"].astype(np.float64)
-        unit = found / np.linalg.norm(found, axis=1, keepdims=True)
-        for query, article in zip(queries, shown, strict=True):
-            assert article["name"] == f"{labels[query]}"
-            similarity = unit @ unit[query]
-            similarity[query] = -np.inf
-            expected = labels[np.argsort(-similarity, kind="stable")[:5]]
-            strip = article["strips"][number]
-            assert [each["name"] for each in strip] == [str(label) for label in expected]
-            for each in strip:
-                right = each["name"] == article["name"]
-                assert (each["kind"], each["mark"]) == (("right", "✓ right") if right else ("wrong", "✗ wrong"))
+def test_ledger_holds_both_rankings(data: dict[str, Any], results: BenchResults) -> None:
+    expected = ledger(results)
+    assert [entry["name"] for entry in data["ledger"]] == [entry.name for entry in expected]
+    assert len(expected) > 5
+    for entry, right in zip(data["ledger"], expected, strict=True):
+        biased = {place.label: place for place in right.biased}
+        for place, honest in zip(entry["places"], right.honest, strict=True):
+            assert results.methods[place["method"]].label == honest.label
+            assert place["honest"] == pytest.approx([honest.score, honest.rank], rel=1e-5)
+            assert place["biased"] == pytest.approx([biased[honest.label].score, biased[honest.label].rank], rel=1e-5)
 
 
-def test_provenance_names_what_the_numbers_depend_on(bench: Path, html: str) -> None:
-    text, config = Page(html).text, build_config(BenchConfig, VALUES)
-    facts = Store(bench / "results.sqlite").runs()[0]["environment"]
-    for fact in ("data", "split", "torch", "numpy", "python"):
-        assert facts[fact] in text
-    assert config.digest() in text
-    assert command(config) in text
-    assert "Resolved configuration" in text
-    assert 'select_by = "map@r"' in text
+def test_neighbours_and_scores_agree_with_the_embeddings(data: dict[str, Any], results: BenchResults) -> None:
+    labels = unpack(data["items"]["labels"])
+    assert unpack(data["gallery"]["queries"]).tolist() == list(range(len(labels)))
+    for one in data["gallery"]["methods"]:
+        label = results.methods[one["method"]].label
+        rows = results.embeddings(label)
+        assert rows is not None
+        unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+        similarity = unit @ unit.T
+        np.fill_diagonal(similarity, -np.inf)
+        expected = np.argsort(-similarity, axis=1, kind="stable")[:, : data["gallery"]["neighbours"]]
+        near = unpack(one["near"]).reshape(expected.shape)
+        assert (near == expected).mean() > 0.999  # float16 may tie
+        scores = results.queries(label, "map@r", "concatenated")[0]
+        np.testing.assert_allclose(unpack(one["scores"]) / 60_000, scores, atol=1e-4)
+        wrong = sum(labels[near[i, 0]] != labels[i] for i in range(len(labels)))
+        triples = unpack(one["confusions"]).reshape(-1, 3)
+        assert triples[:, 2].sum() == wrong
+        assert all(np.diff(triples[:, 2].astype(int)) <= 0)
 
 
-def test_controls_can_be_reached_by_keyboard(html: str) -> None:
-    tags = Page(html).tags
-    assert sum(tag == "button" for tag, _ in tags) == 1 + len(COLUMNS) + 2
-    radios = [values["id"] for tag, values in tags if tag == "input" and values["type"] == "radio"]
-    assert radios == ["show-0", "show-1", "show-all"]
-    assert [values.get("aria-sort") for tag, values in tags if tag == "th"].count("descending") == 1
+def test_provenance_names_what_the_numbers_depend_on(data: dict[str, Any], results: BenchResults) -> None:
+    found = data["provenance"]
+    assert found["facts"]["Data fingerprint"] == results.data["fingerprint"]
+    assert found["facts"]["Split fingerprint"] == results.split
+    assert found["facts"]["Commit"] == "0123456789ab"
+    assert found["protocol"]["name"] == "reality-check"
+    assert found["command"] == command(build_config(BenchConfig, results.config))
+    assert 'select_by = "map@r"' in found["toml"]
+    assert found["missing"] == list(results.missing)
 
 
-def test_same_bench_gives_the_same_bytes(bench: Path, html: str, tmp_path: Path) -> None:
-    again = write_report(bench, tmp_path / "deep" / "again.html")
-    assert again.read_bytes() == html.encode()
-    assert [path.name for path in again.parent.iterdir()] == ["again.html"]
-    assert len(html) < 2_000_000
+def test_unequal_conditions_are_said(html: str, results: BenchResults) -> None:
+    assert "histogram: trained in float32 alone." in html
+    fewer = dataclasses.replace(results.methods[0], seeds=results.methods[0].seeds[:1])
+    found = board.unequal(dataclasses.replace(results, methods=(fewer, *results.methods[1:])))
+    assert "Not the same number of seeds: multi_similarity 1; the others 3." in found
 
 
-def test_names_are_shown_as_text(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evil = '"><script>alert(1)</script>'
-    dataset = load("digits")
-    names = tuple(evil for _ in dataset.class_names)
-    hostile = dataclasses.replace(dataset, class_names=names, category_names=("<b>&amp;</b>",))
-    monkeypatch.setattr(report, "load", lambda name: hostile)
-    text = write_report(bench, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert evil not in text
-    assert text.count("<script") == 1
-    page = Page(text)
-    assert {query["name"] for query in page.queries} == {evil}
-    assert "<b>&amp;</b>" in page.text
+@pytest.mark.parametrize(
+    "evil", ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "<!--", "\u2028"]
+)
+def test_names_are_shown_as_text(evil: str, results: BenchResults, dataset: Dataset, cache: Cache) -> None:
+    hostile = dataclasses.replace(dataset, class_names=tuple(evil + str(i) for i in range(10)), category_names=(evil,))
+    renamed = dataclasses.replace(results, data={**results.data, "name": f"/tmp/{evil}/x.npz"}, missing=(evil,))
+    text = render(renamed, items_of(hostile), cache)
+    assert embedded(text)["items"]["classes"][0] == f"{evil}5"
+    assert embedded(text)["provenance"]["missing"] == [evil]
+    expected = [tag for tag, _ in Tags(render(results, items_of(dataset), cache)).found if tag != "p"]
+    assert [tag for tag, _ in Tags(text).found if tag != "p"] == expected
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Benches that are not as they should be
+
+
+def test_a_real_bench_from_beginning_to_end(tmp_path: Path) -> None:
+    config = build_config(BenchConfig, {
+        "methods": [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}],
+        "seeds": [0, 1],
+        "run": {
+            "data": {"name": "digits", "val_fraction": 0.4}, "steps": 4, "eval_every": 2, "sampler": {"batch_size": 12},
+        },
+    })  # fmt: skip
+    bench, dataset = prepare(config)
+    store = Store(tmp_path / "bench" / FILE)
+    store.open_bench(bench, facts_of(bench, dataset, store))
+    Worker(store, bench.digest, tmp_path / "bench", lambda: False, lambda text: None).work()  # in this process
+    store.close()
+    said: list[str] = []
+    out = write_report(tmp_path / "bench", tmp_path / "deep" / "report.html", say=said.append)
+    found = embedded(out.read_text(encoding="utf-8"))
+    assert {method["label"] for method in found["methods"]} == {"multi_similarity", "proxy_softmax(temperature=0.1)"}
+    assert found["gallery"]["total"] == 896
+    assert len(found["atlas"]["maps"]) == 2
+    assert len(found["weights"]["losses"]) == 1
+    assert [len(found[key]) for key in ("curves", "searches")] == [2, 0]
+    assert any("Thumbnails of 896" in line for line in said)
+    assert [path.name for path in out.parent.iterdir()] == ["report.html"]
+    assert list((tmp_path / "bench" / "report").glob("map-*.npz"))
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -266,90 +277,343 @@ def test_folder_without_results_is_refused(tmp_path: Path, empty: bool) -> None:
     with pytest.raises(InputError, match="nearfield bench --out"):
         write_report(folder, tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
-    assert not (folder / "results.sqlite").exists()
 
 
-def test_results_without_a_bench_are_refused(tmp_path: Path) -> None:
-    Store(tmp_path / "results.sqlite")
-    with pytest.raises(InputError, match="holds no results"):
+def opening(results: BenchResults) -> Callable[[Path], BenchResults]:
+    return lambda place: results
+
+
+def test_bench_without_a_finished_seed_is_refused(
+    results: BenchResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = tuple(dataclasses.replace(method, seeds=()) for method in results.methods)
+    monkeypatch.setattr("nearfield.store.open_results", opening(dataclasses.replace(results, methods=methods)))
+    with pytest.raises(RunError, match="finished seed"):
         write_report(tmp_path, tmp_path / "report.html")
-
-
-def test_corrupt_results_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "results.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(RunError, match=r"results\.sqlite"):
-        write_report(tmp_path, tmp_path / "report.html")
-
-
-def test_bench_without_a_finished_run_is_refused(bench: Path, tmp_path: Path) -> None:
-    other = copied(bench, tmp_path / "other", run={**VALUES["run"], "steps": 5})
-    with pytest.raises(RunError, match="no run of the bench"):
-        write_report(other, tmp_path / "report.html")
-
-
-def test_unfinished_runs_are_listed_and_not_counted(bench: Path, tmp_path: Path) -> None:
-    other = copied(bench, tmp_path / "other", seeds=[0, 1, 2])
-    page = Page(write_report(other, tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "Not finished and not counted" in page.text
-    for name in LABELS:
-        assert f"{name}, seed 2: not started" in page.text
-    assert [row[8] for row in page.rows[1:3]] == ["2", "2"]
-
-
-def test_one_method_with_one_seed_makes_a_report(bench: Path, tmp_path: Path) -> None:
-    other = copied(bench, tmp_path / "other", seeds=[1], methods=VALUES["methods"][:1])
-    page = Page(write_report(other, tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "one seed gives no interval" in page.text
-    assert all("±" not in cell for row in page.rows for cell in row)
-    assert [len(query["strips"]) for query in page.queries] == [1] * 12
 
 
 def test_other_data_gives_a_report_without_pictures(
-    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: BenchResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nearfield.store.open_results", opening(results))  # whose digits are fewer than the real ones
     changed = dataclasses.replace(load("digits"), fingerprint="0" * 64)
-    monkeypatch.setattr(report, "load", lambda name: changed)
-    page = Page(write_report(bench, tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "is not what the runs were made on" in page.text
-    assert page.queries == []
-    assert len(page.rows) == 5
+    monkeypatch.setattr("nearfield.report.items.load", lambda name: changed)
+    text = write_report(tmp_path, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "is not what the bench was run on" in text
+    assert "items" not in embedded(text)
+    assert len(embedded(text)["board"]["parts"][0]["rows"]) == len(NAMES)
 
 
-def test_lost_embeddings_give_a_report_without_pictures(bench: Path, tmp_path: Path) -> None:
-    other = copied(bench, tmp_path / "other")
-    shutil.rmtree(other / "runs")
-    page = Page(write_report(other, tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert "cannot read the test embeddings" in page.text
-    assert page.queries == []
+def test_lost_embeddings_give_a_report_without_pictures(results: BenchResults, dataset: Dataset, cache: Cache) -> None:
+    text = render(dataclasses.replace(results, embeddings=lambda label: None), items_of(dataset), cache)
+    assert "the folders of the runs may be elsewhere" in text
+    assert "gallery" not in embedded(text)
 
 
-def test_a_single_validation_class_is_pointed_out(html: str) -> None:
-    assert "single validation class" not in html
-    assert "single validation class" in report._notices([], val_classes=1)[0]
+def test_one_method_with_one_seed_makes_a_report(dataset: Dataset, cache: Cache) -> None:
+    alone = invent(dataset, ["triplet"], Shape(seeds=1, folds=1, trials=0, variants=()))
+    found = embedded(render(alone, items_of(dataset), cache))
+    (part,) = found["board"]["parts"]
+    assert (part["critical"], part["rows"][0]["verdict"], part["rows"][0]["like_best"]) == (None, None, False)
+    assert part["rows"][0]["scores"]["map@r"][1] is None
+    assert (found["searches"], found["ledger"], found["papers"]) == ([], [], None)
+
+
+def test_method_without_a_finished_seed_is_left_out_of_the_board(results: BenchResults, dataset: Dataset) -> None:
+    methods = (dataclasses.replace(results.methods[0], seeds=(), variants={}), *results.methods[1:])
+    found = embedded(render(dataclasses.replace(results, methods=methods), "no data here", Cache(None)))
+    assert [row["method"] for row in found["board"]["parts"][0]["rows"]] == [1, 2, 3]
+    assert found["methods"][0]["budget"] is None
+    assert len(found["searches"]) == 4
+
+
+def test_a_single_validation_class_is_pointed_out(results: BenchResults) -> None:
+    seed = results.methods[0].seeds[0]
+    narrow = dataclasses.replace(seed, folds=(dataclasses.replace(seed.folds[0], val_classes=1),))
+    methods = (dataclasses.replace(results.methods[0], seeds=(narrow,)),)
+    assert "single validation class" in page._notices(dataclasses.replace(results, methods=methods))[0]
+    assert "single validation class" not in " ".join(page._notices(results))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pictures
+
+
+def test_features_show_class_names_unless_pictures_are_named() -> None:
+    pictured = small_data()
+    features = dataclasses.replace(pictured, name="features", images=noise(120, 7))
+    assert items_of(features).images is None
+    with_pictures = items_of(features, pictured)
+    assert with_pictures.images is pictured.images
+    swapped = dataclasses.replace(pictured, labels=np.roll(pictured.labels, 1))
+    with pytest.raises(InputError, match="row by row"):
+        items_of(features, swapped)
+    with pytest.raises(InputError, match="has 1,797"):
+        items_of(features, load("digits"))
+    with pytest.raises(InputError, match="holds features"):
+        items_of(features, features)
+
+
+def test_classes_may_be_numbered_otherwise() -> None:
+    pictured = small_data()
+    names = tuple(reversed(pictured.class_names))
+    other = dataclasses.replace(
+        pictured,
+        labels=9 - pictured.labels,
+        class_names=names,
+        train_classes=np.arange(5, 10),
+        test_classes=np.arange(5),
+    )
+    items = items_of(dataclasses.replace(pictured, images=noise(120, 7)), other)
+    assert [items.class_names[label] for label in items.labels] == [
+        pictured.class_names[c] for c in pictured.labels[60:]
+    ]
+
+
+def test_cub_features_meet_their_photographs(real_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from nearfield import data as datasets
+
+    monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path))
+    datasets.add("cub", real_data / "CUB_200_2011", quick=True)
+    source = real_data / "cub200_efficientnet_lite0_224.npz"
+    features = load(str(source))
+    items = open_items(features.summary(), "cub")
+    paths = np.load(source)["paths"]
+    assert [Path(file).name for file in items.files] == [Path(str(paths[row])).name for row in items.rows]
+    sheets = make_sheets(items.images, items.rows[:40], limit=200_000)  # type: ignore[arg-type]
+    assert sheets.side == SIDES[0]
+
+
+def test_files_of_pictures_are_named(tmp_path: Path) -> None:
+    for label in ("a'b\"c", "<b>", "d", "e", "f", "g"):
+        (tmp_path / label).mkdir()
+        for number in range(3):
+            Image.new("RGB", (40, 20 + number), (9, 9, 9)).save(tmp_path / label / f"{number}.png")
+    items = items_of(load(str(tmp_path), size=32))
+    assert len(items.files) == len(items) == 9
+    assert all(file.endswith(".png") for file in items.files)
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_thumbnails_are_the_pictures(colour: bool) -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.integers(0, 255, size=(400, 1, 1, 3) if colour else (400, 1, 1), dtype=np.uint8)
+    images = np.broadcast_to(flat, (400, 20, 12, 3) if colour else (400, 20, 12)).copy()
+    rows = rng.permutation(400)[:390]
+    made = make_sheets(images, rows)
+    assert made.side == SIDES[0]
+    assert len(made.sheets) == 2
+    for number in (0, 17, PER_SHEET - 1, PER_SHEET, 389):
+        with Image.open(io.BytesIO(made.sheets[number // PER_SHEET])) as sheet:
+            x, y = number % PER_SHEET % COLUMNS, number % PER_SHEET // COLUMNS
+            middle = np.asarray(sheet.convert("RGB"))[y * 96 + 30 : y * 96 + 66, x * 96 + 30 : x * 96 + 66]
+        expected = np.broadcast_to(images[rows[number], 0, 0], 3)
+        assert np.abs(middle.astype(int).mean(axis=(0, 1)) - expected).max() < 16  # lossy, colours halved
+
+
+def test_sheets_become_smaller_when_there_is_no_room() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, size=(60, 96, 96, 3), dtype=np.uint8)
+    sizes = {limit: make_sheets(noise, np.arange(60), limit) for limit in (10**9, 120_000, 1)}
+    assert sizes[10**9].side == 96
+    assert sizes[1].side == SIDES[-1]
+    assert sum(map(len, sizes[120_000].sheets)) <= 120_000
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The parts
 
 
-@pytest.mark.parametrize(
-    ("standings", "expected"),
-    [
-        ([standing("a", 0.5, 0.02), standing("b", 0.47, 0.02), standing("c", 0.2, 0.01)], "overlaps that of b, so no"),
-        ([standing("a", 0.5, 0.01), standing("b", 0.4, 0.01)], "overlaps no other. Raw pixels reach 10.0 %, without"),
-        ([standing("a", 0.5, None), standing("b", 0.4, None)], "one seed gives no interval"),
-        ([standing("a", 0.05, 0.01)], "a has the highest mean test MAP@R, 5.0 ± 1.0 %. Raw pixels reach 10.0 %, which"),
-    ],
+@given(hnp.arrays(st.sampled_from([np.uint8, np.int8, np.uint16, np.int32, np.uint32]), hnp.array_shapes(max_dims=2)))
+def test_arrays_survive_packing(array: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_array_equal(unpack(pack(array)), array.ravel())
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none() | st.booleans(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
 )
-def test_finding_says_what_the_intervals_allow(standings: list[Standing], expected: str) -> None:
-    assert expected in report._finding(standings, {"map@r": 0.1})
+def test_text_cannot_leave_its_script(value: Any) -> None:
+    text = script_json({"value": value, "nan": float("nan"), "tiny": 1.2345678e-9})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"value": value, "nan": None, "tiny": 1.23457e-9}
+
+
+def test_shares_keep_nan() -> None:
+    assert shares(np.array([0.0, 0.5, 1.0, np.nan])).tolist() == [0, 30_000, 60_000, 65_535]
+
+
+def test_cache_computes_once_and_repairs_itself(tmp_path: Path) -> None:
+    cache, calls = Cache(tmp_path), []
+
+    def compute() -> dict[str, Any]:
+        calls.append(1)
+        return {"x": np.arange(3)}
+
+    assert cache.get("kind", "key", compute)["x"].tolist() == cache.get("kind", "key", compute)["x"].tolist()
+    assert len(calls) == 1
+    (tmp_path / "kind-key.npz").write_bytes(b"half a file")
+    assert cache.get("kind", "key", compute)["x"].tolist() == [0, 1, 2]
+    assert len(calls) == 2
+    assert digest(np.arange(3), "a") != digest(np.arange(3), "b") != digest(np.arange(4), "b")
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=80), st.integers(1, 90))
+def test_sample_takes_the_same_share_of_every_class(labels: list[int], limit: int) -> None:
+    array = np.array(labels)
+    found = atlas.sample(array, limit)
+    assert len(np.unique(found)) == len(found) == min(limit, len(labels))
+    share = len(found) / len(labels)
+    for label in set(labels):
+        assert abs((array[found] == label).sum() - share * (array == label).sum()) <= 1
+
+
+def test_maps_are_turned_alike_and_within_the_unit() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(50, 2))
+    angle = 2.0
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1, -1])
+    np.testing.assert_allclose(atlas.turned(points @ turn, points), points, atol=1e-12)
+
+
+def test_map_keeps_classes_together_and_is_repeatable() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 15)
+    rows = (10 * rng.normal(size=(4, 24))[labels] + rng.normal(size=(60, 24))).astype(np.float32)
+    first, again = (TSNE(rows, True) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    gaps = np.linalg.norm(first[:, None] - first, axis=2) + np.diag(np.full(60, np.inf))
+    assert (labels[gaps.argmin(axis=1)] == labels).mean() > 0.95
+    (unit,) = atlas.maps([rows], np.arange(60), True, Cache(None))
+    assert 0 <= unit.min() < unit.max() <= 1
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40))
+def test_chosen_queries_fit_with_all_their_neighbours(seed: int, limit: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 5, size=40)
+    found = []
+    for method in range(2):
+        near = np.stack([rng.permutation(np.delete(np.arange(40), q))[:3] for q in range(40)])
+        scores = np.where(rng.random(40) < 0.1, np.nan, rng.random(40))
+        found.append(gallery.Answers(method, scores, near))
+    chosen = gallery.choose_queries(found, labels, limit)
+    if limit >= 40:
+        assert chosen.tolist() == list(range(40))
+        return
+    assert len(np.unique(chosen)) == len(chosen)
+    assert len(gallery.pictured(found, chosen)) <= max(limit, len(gallery.pictured(found, chosen[:1])))
+    assert len(gallery.pictured(found, chosen)) <= limit or not len(chosen)
+    assert not any(np.isnan(each.scores[chosen]).any() for each in found)
+
+
+def test_hardest_and_most_disputed_queries_come_first() -> None:
+    labels = np.arange(60) % 3
+    one, other = np.full(60, 0.5), np.full(60, 0.5)
+    one[7] = other[7] = 0.0  # hard for both
+    one[11], other[11] = 1.0, 0.0  # disputed
+    near = np.stack([(np.arange(60) + 1) % 60], axis=1)
+    found = [gallery.Answers(0, one, near), gallery.Answers(1, other, near)]
+    assert {7, 11} <= set(gallery.choose_queries(found, labels, 8).tolist())
+
+
+def test_scores_by_class_leave_unscored_queries_out() -> None:
+    labels = np.array([0, 0, 1, 1])
+    found = gallery.Answers(0, np.array([0.5, np.nan, 0.25, 0.75]), np.array([[1], [2], [0], [2]]))
+    precision, right = gallery.by_class(found, labels)
+    assert precision.tolist() == [0.5, 0.5]
+    assert right.tolist() == [1.0, 0.5]
+    assert gallery.confusions(found, labels).tolist() == [[0, 1, 1], [1, 0, 1]]
+
+
+def test_curves_are_bands_over_seeds(results: BenchResults) -> None:
+    curve = tuning.curves(results)[1]
+    method = results.methods[1]
+    values = np.array([[[s["map@r"] for _, s in fold.val] for fold in seed.folds] for seed in method.seeds]).mean(
+        axis=1
+    )
+    mean, low, high = curve["val"]["bands"]["map@r"]
+    np.testing.assert_allclose(mean, values.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(low, values.min(axis=0), atol=1e-5)
+    np.testing.assert_allclose(high, values.max(axis=0), atol=1e-5)
+    assert curve["oracle"]["steps"] == curve["val"]["steps"]
+
+
+def test_importance_is_spearmans(results: BenchResults) -> None:
+    from scipy.stats import spearmanr
+
+    trials = [trial for trial in results.methods[0].trials if trial.value is not None]
+    found = tuning.importance(trials, "optimizer.lr")
+    expected = abs(spearmanr([t.params["optimizer.lr"] for t in trials], [t.value for t in trials]).statistic)
+    assert found == pytest.approx(expected)
+    assert tuning.importance(trials[:3], "optimizer.lr") is None
+    same = [dataclasses.replace(trial, params={"x": 1.0, "word": "a"}) for trial in trials]
+    assert tuning.importance(same, "x") is None
+    assert tuning.importance(same, "word") is None
+    assert tuning.chance_level(8) == pytest.approx(0.707, abs=1e-3)
+    assert tuning.chance_level(3) is None
+
+
+def test_log_scales_are_those_of_the_search(results: BenchResults) -> None:
+    (search,) = [s for s in tuning.searches(results) if results.methods[s["method"]].name == "multi_similarity"]
+    logs = {param["key"]: param["log"] for param in search["params"]}
+    assert logs == {
+        "method.params.alpha": True, "method.params.beta": True, "method.params.eps": False,
+        "method.params.lam": False, "optimizer.lr": True,
+    }  # fmt: skip
+
+
+def test_published_numbers_are_those_of_the_tables() -> None:
+    inception, resnet, separated, concatenated = papers.sources()
+    assert (len(inception.rows), len(resnet.rows), len(separated.rows)) == (12, 11, 13)
+    assert inception.rows["proxy_softmax"]["recall@1"] == (0.583, None)
+    assert resnet.rows["margin"]["nmi"] == pytest.approx((0.673, None))
+    assert separated.rows["arcface"]["map@r"] == pytest.approx((0.214, 0.001))
+    assert concatenated.rows["drml"]["recall@1"] == pytest.approx((0.665, 0.001))
+    every = [source.rows for source in papers.sources()]
+    assert {name for rows in every for name in rows} <= set(losses.names())
+    assert all(0 < value < 1 for rows in every for scores in rows.values() for value, _ in scores.values())
+
+
+def test_papers_stand_beside_cub_only(results: BenchResults) -> None:
+    boards = board.boards(results)
+    assert papers.papers(results, boards) is None
+    cub = dataclasses.replace(results, data={**results.data, "images": 11_788, "classes": 200})
+    found = papers.papers(cub, boards)
+    assert found is not None
+    assert found["ours"].startswith("conv, 32 dims")
+    assert [(table["network"], len(table["rows"])) for table in found["tables"]] == [
+        ("BN-Inception, 128 dims", 3),
+        ("BN-Inception, 4 x 128 dims", 3),
+    ]
+    assert all(tau is None or -1 <= tau <= 1 for table in found["tables"] for tau in table["taus"].values())
+
+
+def test_pair_weights_are_those_of_the_losses(results: BenchResults, dataset: Dataset, cache: Cache) -> None:
+    import torch
+
+    from nearfield.pairs import pair_weights
+
+    labels = items_of(dataset).labels
+    batch = choose_batch(labels)
+    assert np.bincount(labels[batch]).tolist() == [6] * 5
+    rows = results.embeddings("contrastive")
+    assert rows is not None
+    found = pair_weight_section(results, rows[batch], labels[batch], cache)
+    assert [results.methods[one["method"]].name for one in found] == ["multi_similarity", "contrastive", "histogram"]
+    lam = results.methods[1].params.get("method.params.lam", 0.5)
+    loss = losses.create("contrastive", lam=lam)
+    expected = pair_weights(loss, torch.from_numpy(rows[batch].astype(np.float64)), torch.from_numpy(labels[batch]))
+    heat = unpack(found[1]["heat"]).reshape(30, 30) / 127 * found[1]["top"]
+    np.testing.assert_allclose(heat, expected.numpy(), atol=found[1]["top"] / 120)
+    assert found[1]["measured"] == "S"
+    assert all(len(curve) == len(found[1]["similarity"]) for kind in found[1]["curves"].values() for curve in kind)
 
 
 @pytest.mark.parametrize(
     "values",
     [
         {},
-        VALUES,
         {"methods": [{"name": "triplet", "params": {"mining": 'semi\'hard "x"', "margin": 0.25}}], "seeds": [7]},
         {
             "run": {
@@ -368,28 +632,6 @@ def test_command_runs_the_same_bench(values: dict[str, Any]) -> None:
     assert build_config(BenchConfig, merge({}, rest[1::2])).digest() == config.digest()
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 6), st.one_of(st.just(np.nan), st.integers(0, 8))), max_size=60).filter(
-        lambda found: any(score == score for _, score in found)
-    ),
-    st.integers(1, 5),
-)
-def test_chosen_queries_are_extreme_and_varied(found: list[tuple[int, float]], count: int) -> None:
-    labels = np.array([label for label, _ in found])
-    scores = np.array([score for _, score in found], dtype=np.float32)
-    groups = choose_queries(scores, labels, count)
-    assert list(groups) == ["Worst", "Median", "Best"]
-    chosen = [query for group in groups.values() for query in group]
-    assert len(set(chosen)) == len(chosen) == min(3 * count, int((~np.isnan(scores)).sum()))
-    assert not np.isnan(scores[chosen]).any()
-    worst = groups["Worst"]
-    assert scores[worst[0]] == np.nanmin(scores)
-    assert len(set(labels[worst])) == min(len(worst), len(set(labels[~np.isnan(scores)])))
-    for query in worst:  # nothing of its class that was left out is worse
-        rest = [q for q in np.flatnonzero(labels == labels[query]).tolist() if q not in worst]
-        assert not (scores[rest] < scores[query]).any()
-
-
 @given(st.floats(0, 100), st.floats(1e-3, 100), st.integers(2, 8))
 def test_ticks_cover_the_range_evenly(low: float, span: float, count: int) -> None:
     found = ticks(low, low + span, count)
@@ -400,34 +642,16 @@ def test_ticks_cover_the_range_evenly(low: float, span: float, count: int) -> No
     assert all(b - a == pytest.approx(step) for a, b in pairwise(found))
 
 
-@given(st.lists(st.floats(20, 300), min_size=1, max_size=12))
-def test_labels_keep_their_order_and_distance(wanted: list[float]) -> None:
-    placed = spread(wanted, 18, 20, 300)
-    ordered = [placed[i] for i in sorted(range(len(wanted)), key=lambda i: wanted[i])]
-    assert all(b - a >= 18 - 0.11 for a, b in pairwise(ordered))
-    assert min(placed) >= 20 - 0.11
-    assert max(placed) <= 300 + 0.11
-
-
-def test_a_single_evaluation_and_a_flat_line_can_be_drawn() -> None:
-    drawn = line_chart(
-        [Series("flat", [(50, 100.0, 100.0, 100.0)]), Series("b" * 80, [(50, 100.0, 100.0, 100.0)])], 360, 300
-    )
-    assert [tick["text"] for tick in drawn["y_ticks"]][-1] == "100"
-    assert drawn["lines"][0]["dots"] == [drawn["lines"][0]["end"]]
-    assert drawn["left"] + 100 < drawn["right"] < 360
-    assert len(drawn["lines"][1]["short"]) < 25
-    assert all(0 <= tick["at"] <= 360 for tick in drawn["x_ticks"])
-
-
-def test_labels_of_many_methods_fit_into_the_chart() -> None:
-    drawn = line_chart(
-        [Series(f"method {i}", [(50, 1.0, 2.0, 3.0), (100, 1.0, 2.0, 3.0)]) for i in range(25)], 360, 300
-    )
-    places = [line["label_at"] for line in drawn["lines"]]
-    assert drawn["top"] <= min(places) < max(places) <= drawn["floor"] < drawn["height"]
-
-
 def test_shortened_names_keep_both_ends() -> None:
     assert shorten("fastap", 6) == "fastap"
     assert shorten("multi_similarity(beta=50)", 12) == "multi_…a=50)"
+
+
+def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
+    lines = page._finding(standings(results))
+    assert lines[0].startswith("multi_similarity has the highest mean MAP@R")
+    assert "every method exceeds it" in lines[-1]
+    alone = dataclasses.replace(
+        results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)
+    )
+    assert "no difference between methods is shown" in page._finding(standings(alone))[1]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearfield import data, losses, metrics, mining, models, pairs, samplers
     from nearfield.config import BenchConfig, OptimizerConfig, RunConfig
     from nearfield.errors import InputError, NearfieldError, RunError
+    from nearfield.export import load
     from nearfield.memory import CrossBatchMemory
     from nearfield.metrics import retrieval_metrics
     from nearfield.optimizers import param_groups
@@ -34,6 +35,7 @@ _NAMES = {
     "OptimizerConfig": "config",
     "RunConfig": "config",
     "RunError": "errors",
+    "load": "export",
     "pair_weights": "pairs",
     "param_groups": "optimizers",
     "retrieval_metrics": "metrics",
@@ -43,7 +45,7 @@ _NAMES = {
 __all__ = [  # noqa: RUF022 - modules, then names
     "data", "losses", "metrics", "mining", "models", "pairs", "samplers",
     "BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "OptimizerConfig", "RunConfig", "RunError",
-    "pair_weights", "param_groups", "retrieval_metrics", "train", "__version__",
+    "load", "pair_weights", "param_groups", "retrieval_metrics", "train", "__version__",
 ]  # fmt: skip
 
 

@@ -58,8 +58,7 @@ def build_learner(
         start_from_pca(model, embed(_Features(model), images, batch_size=64))
     loss = build_loss(config, num_classes, model.num_features)
     if isinstance(loss, DREML):
-        assert config.member is not None
-        loss = loss.member(config.member)
+        loss = loss.member(config.member or 0)
     embedder = getattr(loss, "embedder", None)
     if embedder is not None:
         model.head = embedder

@@ -1,226 +1,243 @@
-"""The main job: train every method under equal conditions, in parallel, restartably, and rank the results."""
+"""The main job: train every method under equal conditions, in parallel, restartably.
+
+`run_bench` writes down what the bench is, starts workers (`nearfield.worker`), and watches the database until they have
+nothing left to do. Stopped at any time, the same call goes on.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import queue
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from nearfield.config import BenchConfig, RunConfig
+from nearfield.config import BenchConfig
 from nearfield.data import Dataset
+from nearfield.database import FILE, Store
 from nearfield.errors import RunError
-from nearfield.runs import RunFolder, environment
-from nearfield.store import Store
+from nearfield.plan import Bench, as_tried, check_labels, label
+from nearfield.protocols import protocol
+from nearfield.results import BenchResults
+from nearfield.search import distributions, frozen_trial, quiet_optuna
+from nearfield.store import read_results, remember_storage
+from nearfield.worker import Worker, bench_data
 
-COLUMNS = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
-Watch = Callable[["Job", int, dict[str, float]], None]  # (job, step, latest numbers)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a bench and where it lives."""
-
-    config: RunConfig
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return f"{self.config.method.name} seed {self.config.seed}"
-
-    @property
-    def done(self) -> bool:
-        return RunFolder(self.folder).result is not None
+LOOK_EVERY = 1.0  # seconds
+RESTARTS = 5  # of workers that die
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A method's place on the leaderboard: mean over seeds and half-width of the 95 % t-interval, per metric."""
+class Watched:
+    """How far a bench is."""
 
-    method: str
-    seeds: int
-    mean: dict[str, float]
-    half_width: dict[str, float | None]  # None for a single seed
-    train_seconds: float
-
-
-def plan(config: BenchConfig, folder: Path) -> list[Job]:
-    """Every run and its folder; the folder's name carries the hash, so that a changed configuration is a new run."""
-    return [Job(run, folder / "runs" / f"{run.method.name}-{run.seed}-{run.digest()}") for run in config.runs()]
+    done: int  # tasks
+    total: int
+    running: tuple[tuple[str, float], ...]  # names of tasks and the share of each that is done
+    seconds_left: float | None  # None before the first task is finished
+    results: Callable[[], BenchResults]
 
 
-def run_bench(config: BenchConfig, folder: Path, jobs: int, watch: Watch) -> list[Standing]:
-    """Run what is not finished yet, `jobs` processes at a time, collect everything, and rank."""
-    dataset = check_bench(config)  # rendered once here, not in every process
-    pending = [job for job in plan(config, folder) if not job.done]
-    store = Store(folder / "results.sqlite")
-    store.set_meta(
-        config=config.model_dump(mode="json"),
-        digest=config.digest(),
-        data=dataset.summary(),
-        environment=environment(),
-        pixels=pixel_baseline(dataset),
-        untrained=untrained_baseline(config, dataset),
+Watch = Callable[[Watched], None]
+
+
+def prepare(config: BenchConfig) -> tuple[Bench, Dataset]:
+    """The bench and its data; InputError if a method, a parameter, the protocol or the data does not fit."""
+    from nearfield.assembly import check_method
+
+    check_labels(config)
+    rules = protocol(config.protocol)
+    for method in config.methods:
+        check_method(config.run.model_copy(update={"method": method}))
+    dataset = bench_data(config)
+    rules.check(dataset)
+    return Bench(config, rules, dataset.fingerprint), dataset
+
+
+def run_bench(
+    config: BenchConfig,
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    storage: str | None = None,
+    patience: float | None = None,
+) -> BenchResults:
+    """Do what is not finished yet with `jobs` workers here, beside those elsewhere; the results, maybe incomplete.
+
+    `storage` is the URL of the database, by default a file in `folder`. With no jobs this only watches. A task that
+    fails twice is left out; `BenchResults.missing` says so.
+    """
+    bench, dataset = prepare(config)
+    store = Store(storage or folder / FILE)
+    try:
+        store.open_bench(bench, facts_of(bench, dataset, store))
+        remember_storage(folder, storage, bench.digest)
+        observer = Worker(store, bench.digest, folder, lambda: False, lambda text: None)
+        crew = Crew(folder, storage, bench.digest, jobs, patience)
+        try:
+            _watch(observer, crew, watch)
+        finally:
+            crew.stop()
+            observer.look()
+            watch(_watched(observer, crew))
+            mirror(observer)
+        return read_results(store, bench.digest, folder)
+    finally:
+        store.close()
+
+
+def _watch(observer: Worker, crew: Crew, watch: Watch) -> None:
+    """Look at the database until nothing is left to do."""
+    mirrored = time.monotonic()
+    while observer.look():
+        crew.keep()
+        watch(_watched(observer, crew))
+        if time.monotonic() - mirrored > 30:
+            mirror(observer)
+            mirrored = time.monotonic()
+        time.sleep(LOOK_EVERY)
+
+
+def _watched(observer: Worker, crew: Crew) -> Watched:
+    bench, store = observer.bench, observer.store
+    running = tuple(store.taken().values())
+    done = sum(outcome is not None for course in observer.courses for _, outcome in course)
+    left = seconds_left(bench, store.entries_seconds(bench.digest), running, max(1, len(running), crew.size))
+    return Watched(done, bench.total, running, left, lambda: read_results(store, bench.digest, observer.folder))
+
+
+def seconds_left(
+    bench: Bench, spent: list[tuple[str, float]], running: tuple[tuple[str, float], ...], workers: int
+) -> float | None:
+    """Time for what is left: tasks of a method take as long as its finished ones on average; None if there are none."""
+    if not spent:
+        return None
+    by_label: dict[str, list[float]] = defaultdict(list)
+    for name, seconds in spent:
+        by_label[name].append(seconds)
+    each = bench.total / len(bench.labels)
+    usual = fmean(seconds for _, seconds in spent)
+    left = sum(
+        max(0.0, each - len(by_label[name])) * (fmean(by_label[name]) if by_label[name] else usual)
+        for name in bench.labels
     )
-    for job in plan(config, folder):
-        if job.done:
-            collect(store, job)
-    run_jobs(pending, jobs, watch, lambda job: collect(store, job))
-    return leaderboard(store, config)
-
-
-def check_bench(config: BenchConfig) -> Dataset:
-    """The dataset of the bench; InputError if a method, a parameter or the data does not exist."""
-    from nearfield.training import check
-
-    for method in config.methods:
-        dataset = check(config.run.model_copy(update={"method": method}))
-    return dataset
-
-
-def pixel_baseline(dataset: Dataset) -> dict[str, float]:
-    """Test scores of the raw pixels: what any method must beat."""
-    import torch
-
-    from nearfield.metrics import retrieval_metrics
-
-    rows = dataset.test_rows()
-    pixels = torch.from_numpy(dataset.images[rows]).flatten(1).float()
-    return retrieval_metrics(pixels, dataset.labels[rows], metrics=("recall", "r_precision", "map_at_r"))
-
-
-def untrained_baseline(config: BenchConfig, dataset: Dataset) -> dict[str, float]:
-    """Test scores of the network as it is before training, mean over the seeds: what training must add to."""
-    import torch
-
-    from nearfield.models import build_model
-    from nearfield.training import evaluate
-
-    rows = dataset.test_rows()
-    images, labels = torch.from_numpy(dataset.images[rows]), torch.from_numpy(dataset.labels[rows])
-    models = [build_model(config.run.model, seed) for seed in config.seeds]
-    found = [evaluate(model, images, labels, config.run.distance) for model in models]
-    return {key: sum(scores[key] for scores in found) / len(found) for key in found[0]}
-
-
-def collect(store: Store, job: Job) -> None:
-    """Bring a finished run into the results file."""
-    from safetensors.numpy import load_file
-
-    run = RunFolder(job.folder)
-    test = load_file(job.folder / "test.safetensors")
-    queries = {name.removeprefix("score."): values for name, values in test.items() if name.startswith("score.")}
-    facts = json.loads((job.folder / "environment.json").read_text(encoding="utf-8"))
-    where = os.path.relpath(job.folder, store.path.parent)
-    assert run.result is not None
-    store.add_run(run.result, where, job.config.model_dump(mode="json"), facts, run.records(), queries)
-
-
-def leaderboard(store: Store, config: BenchConfig) -> list[Standing]:
-    """Methods of this bench by mean MAP@R, best first; what is not finished is not counted."""
-    import numpy as np
-    from scipy.special import stdtrit
-
-    wanted = {run.digest() for run in config.runs()}
-    finished = [row for row in store.runs() if row["run"] in wanted]
-    standings = []
-    for method in config.methods:
-        digests = {r.digest() for r in config.runs() if r.method == method}
-        rows = [row for row in finished if row["run"] in digests]
-        if not rows:
-            continue
-        values = {c: np.array([row["test"][c] for row in rows]) for c in COLUMNS}
-        n = len(rows)
-        quantile = float(stdtrit(n - 1, 0.975)) if n > 1 else 0.0
-        half = {c: quantile * float(v.std(ddof=1)) / n**0.5 if n > 1 else None for c, v in values.items()}
-        mean = {c: float(v.mean()) for c, v in values.items()}
-        seconds = float(np.mean([row["train_seconds"] for row in rows]))
-        standings.append(Standing(label(method.name, method.params), n, mean, half, seconds))
-    return sorted(standings, key=lambda s: -s.mean["map@r"])
-
-
-def label(name: str, params: dict[str, Any]) -> str:
-    """A method's name with the parameters that differ from its defaults."""
-    return name + (f"({', '.join(f'{k}={v}' for k, v in params.items())})" if params else "")
+    return max(0.0, left - usual * sum(share for _, share in running)) / workers
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Processes: one for each run, one thread each, ended when this one ends
+# What the bench is
 
 
-def run_jobs(pending: Iterable[Job], jobs: int, watch: Watch, finished: Callable[[Job], None]) -> None:
-    """Run jobs in `jobs` processes at a time; the first failure or Ctrl-C stops the rest, which save and can resume."""
-    waiting = list(pending)
-    messages: queue.Queue[tuple[Job, Any]] = queue.Queue()
-    running: dict[Path, subprocess.Popen[str]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                job = waiting.pop(0)
-                running[job.folder] = _start(job, messages)
-            job, message = messages.get()
-            if isinstance(message, dict):
-                watch(job, message["step"], message)
+def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
+    """What is written down once: configuration, data, split, environment, and scores without any training."""
+    from nearfield.floors import floors, unequal
+    from nearfield.runs import environment
+    from nearfield.supply import split
+
+    if bench.digest in store.benches():
+        return store.facts(bench.digest)
+    config, rules = bench.config, bench.protocol
+    parts = [split(dataset, run.data) for run in rules.runs(config.run)]
+    return {
+        "config": config.model_dump(mode="json"),
+        "protocol": {**rules.model_dump(mode="json"), "description": rules.description, "digest": rules.digest()},
+        "data": dataset.summary(),
+        "environment": environment(),
+        "split": parts[0].fingerprint if len(parts) == 1 else "-".join(part.fingerprint[:12] for part in parts),
+        "floors": floors(config, dataset),
+        "unequal": {
+            label(run.method.name, run.method.params): unequal(run, parts[0].fit_classes) for _, run, _ in bench.starts
+        },
+    }
+
+
+def mirror(observer: Worker) -> None:
+    """Show the finished trials to Optuna's own tools, as one study for each method in the same database."""
+    bench, store = observer.bench, observer.store
+    if bench.config.trials == 1:
+        return
+    optuna = quiet_optuna()
+    url = store.url.render_as_string(hide_password=False)
+    with contextlib.suppress(Exception):  # a convenience, made up for next time: nothing else waits for it
+        extra = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
+        storage = optuna.storages.RDBStorage(url, engine_kwargs=extra)
+        for index, (_, _, space) in enumerate(bench.starts):
+            course = observer.courses[index]
+            found = [(task, outcome) for task, outcome in course.trials if outcome is not None]
+            name = f"{course.label} {bench.digest}"
+            study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+            known = {trial.user_attrs.get("key") for trial in study.get_trials(deepcopy=False)}
+            for task, outcome in found:
+                if task.key not in known:
+                    tried = as_tried(task.setting, outcome, bench.protocol)
+                    study.add_trial(frozen_trial(tried, distributions(space), key=task.key, number=task.number))
+        storage.engine.dispose()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Processes: workers with one thread each, which stop when this one ends
+
+
+class Crew:
+    """Workers on this machine; one that dies is started again, a few times."""
+
+    def __init__(self, folder: Path, storage: str | None, digest: str, jobs: int, patience: float | None) -> None:
+        self.folder = folder
+        self._command = [sys.executable, "-m", "nearfield", "worker", "--out", str(folder), "--bench", digest, "--tied"]
+        self._command += [] if patience is None else ["--patience", str(patience)]
+        self._environment = {**worker_environment(), "NEARFIELD_STORAGE": storage or str(folder / FILE)}
+        self._restarts = RESTARTS
+        self._logs = [folder / f"worker-{number}.log" for number in range(jobs)]
+        self._children = [self._start(log) for log in self._logs]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._children)
+
+    def keep(self) -> None:
+        """Start those again that died; RunError with the last one's words if that does not help."""
+        for index, child in enumerate(self._children):
+            if child.poll() in (None, 0):
                 continue
-            running.pop(job.folder)
-            code, errors = message
-            if code != 0:
-                raise RunError(f"{job.name} failed: {errors.strip() or f'exit code {code}'}")
-            finished(job)
-    finally:
-        _stop(list(running.values()))
+            if self._restarts == 0:
+                lines = self._logs[index].read_text(encoding="utf-8", errors="replace").splitlines()
+                raise RunError(
+                    f"workers keep dying, the last with exit code {child.returncode}: {' | '.join(lines[-3:])} "
+                    f"See {self._logs[index]}."
+                )
+            self._restarts -= 1
+            self._children[index] = self._start(self._logs[index])
 
+    def _start(self, log: Path) -> subprocess.Popen[bytes]:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as stream:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C is for this process, which tells them
+            )
 
-def _start(job: Job, messages: queue.Queue[tuple[Job, Any]]) -> subprocess.Popen[str]:
-    from nearfield.files import write_text
-
-    config = job.folder / "config.toml"
-    if not config.exists():
-        write_text(config, job.config.to_toml())
-    command = [sys.executable, "-m", "nearfield", "train", str(config), "--out", str(job.folder), "--progress", "json"]
-    child = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=worker_environment(),
-        start_new_session=True,
-    )
-    threading.Thread(target=_listen, args=(job, child, messages), daemon=True).start()
-    return child
-
-
-def _listen(job: Job, child: subprocess.Popen[str], messages: queue.Queue[tuple[Job, Any]]) -> None:
-    errors: list[str] = []
-    assert child.stdout is not None
-    assert child.stderr is not None
-    drain = threading.Thread(target=lambda: errors.extend(child.stderr or ()), daemon=True)
-    drain.start()
-    with child.stdout, child.stderr:
-        for line in child.stdout:
-            messages.put((job, json.loads(line)))
-        drain.join()
-    messages.put((job, (child.wait(), "".join(errors))))
-
-
-def _stop(children: list[subprocess.Popen[str]], patience: float = 30.0) -> None:
-    """Ask each child to finish its step and save, then insist."""
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + patience
-    for child in children:
-        try:
-            child.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    def stop(self, patience: float = 30.0) -> None:
+        """Ask each to finish its step and save, then insist."""
+        for child in self._children:
+            child.terminate()
+        deadline = time.monotonic() + patience
+        for child in self._children:
+            try:
+                child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
 
 
 def worker_environment() -> dict[str, str]:
@@ -229,14 +246,15 @@ def worker_environment() -> dict[str, str]:
     return {**kept, **os.environ}
 
 
-def estimate_seconds(config: BenchConfig, dataset: Dataset, jobs: int, pending: list[Job]) -> float:
-    """Time that the runs will take, from a few training steps of the first one made now."""
-    import torch
+def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
+    """Time that all tasks will take, from a few training steps of every method, and one scoring, made now."""
+    from nearfield.floors import time_scoring, time_steps
 
-    from nearfield.training import time_steps
-
-    if not pending:
-        return 0.0
-    torch.set_num_threads(config.run.threads)
-    per_step = time_steps(config.run, dataset)
-    return per_step * config.run.steps * -(-len(pending) // jobs) * 1.15  # evaluation and start-up take some
+    config, rules = bench.config, bench.protocol
+    run = rules.runs(config.run)[0]
+    looks = -(-run.steps // run.eval_every)
+    val, test = time_scoring(run, dataset)
+    network = run.steps * fmean(time_steps(start, dataset) for _, start, _ in bench.starts) + looks * val
+    trials = len(config.methods) * config.trials if config.trials > 1 else 0
+    tested = network + test * (1 + looks * rules.oracle)
+    return rules.folds * (trials * network + (bench.total - trials) * tested) / max(1, jobs)

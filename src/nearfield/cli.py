@@ -57,14 +57,19 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nearfield {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_bench(commands)
+    _add_worker(commands)
+    _add_ablate(commands)
     _add_train(commands)
     _add_embed(commands)
+    _add_export(commands)
     _add_eval(commands)
     _add_methods(commands)
+    _add_recipes(commands)
     _add_weights(commands)
     _add_check_gradients(commands)
     _add_data(commands)
     _add_report(commands)
+    _add_lint(commands)
     return parser
 
 
@@ -89,27 +94,66 @@ def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
     parser.add_argument("--data", metavar="NAME", help="train and test on this data (see `nearfield data list`)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at a time, one thread each (default: the cores)")
+    parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or a TOML file of one's own")
+    parser.add_argument("--trials", type=int, metavar="N", help="settings tried for every method; 1: no search")
+    help = "workers on this machine, one thread each (default: the cores); 0: only watch workers elsewhere"
+    parser.add_argument("--jobs", type=int, metavar="N", help=help)
+    _add_storage(parser)
     _add_out(parser, "runs/bench")
     _add_set(parser, "run.steps=800")
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing"
     )
     parser.add_argument("--json", action="store_true", help="print the leaderboard as JSON")
-    parser.set_defaults(run=_lazy("bench"))
+    parser.set_defaults(run=_lazy("bench", "nearfield.bench_commands"))
+
+
+def _add_worker(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "take tasks of a bench from its database and do them, until none is left; start any number, anywhere"
+    parser = _add(commands, "worker", summary, "nearfield worker --storage postgresql+psycopg://me@host/benches")
+    _add_storage(parser)
+    _add_out(parser, "runs/bench")
+    parser.add_argument("--bench", metavar="DIGEST", help="work on this bench of the database (default: on all)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: as the bench says)")
+    parser.add_argument("--once", action="store_true", help="do one task and end")
+    parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)  # end when the starting process does
+    parser.set_defaults(run=_lazy("worker", "nearfield.bench_commands"))
+
+
+def _add_ablate(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "repeat an ablation of the papers: one thing varied, all else equal; table, figure and verdicts"
+    parser = _add(commands, "ablate", summary, "nearfield ablate bins --data omniglot --seeds 5 --set run.steps=400")
+    names = ("batch-size", "embedding-size", "bins", "similarity-types", "sampling", "backbone")
+    parser.add_argument("name", choices=names, help="what is varied")
+    parser.add_argument("--values", nargs="+", metavar="VALUE", help="values of the axis (default: the ablation's own)")
+    parser.add_argument(
+        "--data", default="glyphs", metavar="NAME", help="train and test on this data (default: glyphs)"
+    )
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="vary these methods (default: the ablation's own)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="run every value with seeds 0 to N-1 (default: 3)")
+    help = "workers on this machine, one thread each (default: the cores)"
+    parser.add_argument("--jobs", type=int, metavar="N", help=help)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: runs/ablate-NAME-DATA)")
+    _add_set(parser, "run.steps=800")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    parser.set_defaults(run=_lazy("ablate", "nearfield.ablate_commands"))
 
 
 def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
     example = "nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20"
     parser = _add(commands, "train", "train one method and test it; goes on where it was interrupted", example)
-    parser.add_argument(
-        "config", nargs="?", type=Path, help="TOML file of a run, for example a run folder's config.toml"
-    )
+    parser.add_argument("config", nargs="?", help="a recipe (see `nearfield recipes`) or the TOML file of a run")
     _add_out(parser, "runs/train")
     parser.add_argument("--batch-size", type=int, metavar="N", help="images of a batch (sampler.batch_size)")
     parser.add_argument(
         "--chunk", type=int, metavar="N", help="embed the batch in chunks of N: same gradient, memory of one chunk"
     )
+    trackers = "send the numbers there too, where it is installed; may be repeated"
+    choices = ("tensorboard", "mlflow", "wandb")
+    parser.add_argument("--track", action="append", default=[], choices=choices, help=trackers)
     _add_set(parser, "optimizer.lr=1e-3")
     parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -119,7 +163,7 @@ def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
 def _add_embed(commands: _Commands) -> None:  # type: ignore[valid-type]
     example = "nearfield embed efficientnet_lite0 photos/ --split test -o photos.npz && nearfield eval photos.npz"
     parser = _add(commands, "embed", "embed a dataset into a file; goes on where it was interrupted", example)
-    parser.add_argument("model", help="folder of a finished run, or a backbone: efficientnet_lite0, timm:NAME, ...")
+    parser.add_argument("model", help="exported model, finished run, or backbone: efficientnet_lite0, timm:NAME, ...")
     parser.add_argument("data", help="a dataset (see `nearfield data list`) or the path of one")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NPZ", help="file to write")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of the backbone")
@@ -130,6 +174,17 @@ def _add_embed(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time (default: 64)")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     parser.set_defaults(run=_lazy("embed"))
+
+
+def _add_export(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "write a trained model as a folder that embeds on its own: weights, model card, ONNX"
+    parser = _add(commands, "export", summary, "nearfield export runs/train -o birds --onnx --verify")
+    parser.add_argument("trained", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--onnx", action="store_true", help="write model.onnx too")
+    parser.add_argument("--verify", action="store_true", help="compare ONNX Runtime with torch; exit 1 if they differ")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(run=_lazy("export", "nearfield.export_commands"))
 
 
 def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
@@ -155,6 +210,14 @@ def _add_methods(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.add_argument("name", nargs="?", help="explain this method")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.set_defaults(run=_lazy("methods"))
+
+
+def _add_recipes(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "list complete configurations, of the papers and for a small machine, or print one as TOML"
+    parser = _add(commands, "recipes", summary, "nearfield recipes ms_bninception_cub > mine.toml")
+    parser.add_argument("name", nargs="?", help="print this recipe with its notes")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=_lazy("recipes", "nearfield.recipe_commands"))
 
 
 def _add_weights(commands: _Commands) -> None:  # type: ignore[valid-type]
@@ -212,7 +275,26 @@ def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser = _add(commands, "report", "write a bench's report: one HTML file that opens offline", example)
     parser.add_argument("bench", type=Path, help="folder of a bench")
     parser.add_argument("-o", "--out", type=Path, help="HTML file to write (default: report.html in the folder)")
+    pictures = "data with pictures of the same rows, for a bench that was run on features"
+    parser.add_argument("--pictures", metavar="NAME", help=pictures)
     parser.set_defaults(run=_lazy("report"))
+
+
+def _add_lint(commands: _Commands) -> None:  # type: ignore[valid-type]
+    summary = "name the classical sins of a comparison: what makes it unfair, why, and what to do"
+    parser = _add(commands, "lint", summary, "nearfield lint bench.toml runs/mine runs/theirs")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="CONFIG_OR_FOLDER", help="TOML files and folders of benches or runs"
+    )
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.set_defaults(run=_lazy("lint", "nearfield.lint_commands"))
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    help = "database: a file, or a URL such as postgresql+psycopg://user@host/name (default: results.sqlite in --out)"
+    parser.add_argument("--storage", metavar="URL", help=help + "; or set NEARFIELD_STORAGE")
+    help = "seconds after which a silent worker is thought dead and its task taken over (default: 60)"
+    parser.add_argument("--patience", type=float, metavar="S", help=help)
 
 
 def _add_out(parser: argparse.ArgumentParser, default: str) -> None:

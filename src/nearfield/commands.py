@@ -5,134 +5,53 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from nearfield.config import BenchConfig, RunConfig, build_config, merge, read_toml
+from nearfield.config import RunConfig, build_config, merge
 from nearfield.errors import InputError
+from nearfield.progress import StopFlag, report_progress
+from nearfield.recipes import config_values
 
 if TYPE_CHECKING:
     from nearfield.registry import Method
 
 console = Console(highlight=False)
 notes = Console(stderr=True, highlight=False)
-SHORT = {
-    "recall@1": "R@1",
-    "recall@2": "R@2",
-    "recall@4": "R@4",
-    "recall@8": "R@8",
-    "r_precision": "RP",
-    "map@r": "MAP@R",
-}
-
-
-def bench(arguments: argparse.Namespace) -> None:
-    """Compare methods; see `nearfield.bench`."""
-    from nearfield.bench import Job, check_bench, estimate_seconds, plan, run_bench
-
-    config = bench_config(arguments)
-    jobs = arguments.jobs or os.cpu_count() or 1
-    if jobs < 1:
-        raise InputError(f"--jobs must be at least 1; got {jobs}.")
-    dataset = check_bench(config)
-    planned = plan(config, arguments.out)
-    pending = [job for job in planned if not job.done]
-    if arguments.dry_run:
-        _print_plan(config, planned, estimate_seconds(config, dataset, jobs, pending), jobs, arguments.json)
-        return
-    notes.print(
-        f"{len(planned)} runs, {len(planned) - len(pending)} finished before; {jobs} at a time, in {arguments.out}"
-    )
-    with _progress() as bar:
-        total = bar.add_task("all runs", total=len(pending) * config.run.steps, info="")
-        tasks = {job.folder: bar.add_task(job.name, total=config.run.steps, info="", visible=False) for job in pending}
-
-        def watch(job: Job, step: int, latest: dict[str, float]) -> None:
-            bar.update(tasks[job.folder], completed=step, visible=step < config.run.steps, info=_numbers(latest))
-            bar.update(total, completed=sum(bar.tasks[t].completed for t in tasks.values()))
-
-        standings = run_bench(config, arguments.out, jobs, watch)
-    from nearfield.report import write_report
-
-    report = write_report(arguments.out, arguments.out / "report.html")
-    if arguments.json:
-        console.print_json(json.dumps({"leaderboard": [asdict(s) for s in standings], "report": str(report)}))
-        return
-    wide = console if console.is_terminal else Console(highlight=False, width=140)
-    wide.print(leaderboard_table(standings, arguments.out, config))
-    console.print(f"Report: {report}", soft_wrap=True)
-
-
-def bench_config(arguments: argparse.Namespace) -> BenchConfig:
-    """The configuration file, then the shortcuts, then `--set`."""
-    values = read_toml(arguments.config) if arguments.config else {}
-    if arguments.methods:
-        values["methods"] = [{"name": name} for name in _method_names(arguments.methods)]
-    if arguments.seeds is not None:
-        values["seeds"] = list(range(arguments.seeds))
-    if arguments.data:
-        values.setdefault("run", {}).setdefault("data", {})["name"] = arguments.data
-    return build_config(BenchConfig, merge(values, arguments.overrides))
-
-
-def _method_names(given: list[str]) -> list[str]:
-    if given != ["all"]:
-        return given
-    from nearfield import losses
-
-    return losses.names()
-
-
-def leaderboard_table(standings: list[Any], folder: Path, config: BenchConfig) -> Table:
-    """The leaderboard as a terminal table, in percent, with an untrained network and raw pixels as floors."""
-    from nearfield.bench import COLUMNS
-    from nearfield.store import Store
-
-    title = f"{config.run.data.name}, test classes, {len(config.seeds)} seeds: percent, mean ± 95 % interval"
-    heads = [SHORT.get(c, c.upper()) for c in COLUMNS]
-    table = Table("method", *heads, "seconds", title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for standing in standings:
-        cells = [_percent(standing.mean[c], standing.half_width[c]) for c in COLUMNS]
-        table.add_row(standing.method, *cells, f"{standing.train_seconds:.0f}")
-    meta = Store(folder / "results.sqlite").meta()
-    table.add_section()
-    for title, scores in (("untrained network", meta["untrained"]), ("raw pixels", meta["pixels"])):
-        table.add_row(title, *[_percent(scores[c], None) if c in scores else "" for c in COLUMNS], "")
-    return table
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train one run; see `nearfield.training`."""
+    from nearfield.trackers import tracker
     from nearfield.training import Interrupted, check
     from nearfield.training import train as run_training
 
-    values = read_toml(arguments.config) if arguments.config else {}
+    values = config_values(arguments.config) if arguments.config else {}
     if arguments.batch_size is not None:
         values.setdefault("sampler", {})["batch_size"] = arguments.batch_size
     if arguments.chunk is not None:
         values["chunk"] = arguments.chunk
     config = build_config(RunConfig, merge(values, arguments.overrides))
-    check(config)
-    stopping = _StopFlag()
+    dataset = check(config)
+    stopping = StopFlag().listen()
+    first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
+    kind = arguments.progress if first else "none"
     try:
-        with _report_progress(arguments.progress, config, stopping) as report:
-            result = run_training(config, arguments.out, report, stopping)
+        with (
+            report_progress(kind, config.method.name, stopping) as report,
+            tracker(arguments.track if first else [], arguments.out, config) as trackers,
+        ):
+            result = run_training(config, arguments.out, report, stopping, dataset=dataset, track=trackers.log)
     except Interrupted:
         raise KeyboardInterrupt from None
-    if arguments.json:
+    if first and arguments.json:
         console.print_json(json.dumps(result))
-    elif arguments.progress == "bar":
+    elif first and arguments.progress == "bar":
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
         console.print(
             f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True
@@ -142,11 +61,11 @@ def train(arguments: argparse.Namespace) -> None:
 
 def embed(arguments: argparse.Namespace) -> None:
     """Embed a dataset into a file; see `nearfield.embedding`."""
-    from nearfield import data
-    from nearfield.embedding import at_size, embed_to_file, open_model
+    from nearfield.embedding import as_trained, at_size, embed_to_file, open_images, open_model
 
-    dataset = at_size(data.load(arguments.data), arguments.size, arguments.resize)
+    dataset = open_images(arguments.data)
     model = open_model(arguments.model, arguments.weights, dataset)
+    dataset = at_size(dataset, arguments.size, arguments.resize) if arguments.size else as_trained(dataset, model)
     with _progress() as bar:
         task = bar.add_task("images", total=None, info="")
         images, dim = embed_to_file(
@@ -303,7 +222,9 @@ def report(arguments: argparse.Namespace) -> None:
     """Write a bench's report."""
     from nearfield.report import write_report
 
-    out = write_report(arguments.bench, arguments.out or arguments.bench / "report.html")
+    out = arguments.out or arguments.bench / "report.html"
+    with notes.status("Reading the results") as status:
+        write_report(arguments.bench, out, arguments.pictures, status.update)
     console.print(f"Report: {out}", soft_wrap=True)
 
 
@@ -315,10 +236,6 @@ def _defaults(method: Any) -> dict[str, Any]:
     return {n: None if p.default is p.empty else p.default for n, p in method.parameters.items()}
 
 
-def _percent(value: float, half_width: float | None) -> str:
-    return f"{100 * value:.1f}" + (f" ± {100 * half_width:.1f}" if half_width is not None else "")
-
-
 def _numbers(latest: dict[str, float]) -> str:
     return "  ".join(f"{k} {v:.3f}" for k, v in latest.items() if k != "step")
 
@@ -326,66 +243,3 @@ def _numbers(latest: dict[str, float]) -> str:
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[info]}"), console=notes)
-
-
-def _print_plan(config: BenchConfig, planned: list[Any], seconds: float, jobs: int, as_json: bool) -> None:
-    rows = [
-        {"method": j.config.method.name, "seed": j.config.seed, "folds": 1, "steps": j.config.steps, "done": j.done}
-        for j in planned
-    ]
-    if as_json:
-        console.print_json(json.dumps({"runs": rows, "digest": config.digest(), "estimated_seconds": seconds}))
-        return
-    table = Table(
-        "method", "seed", "folds", "steps", "state", title=f"bench {config.digest()} on {config.run.data.name}"
-    )
-    for row in rows:
-        state = "finished" if row["done"] else "to run"
-        table.add_row(str(row["method"]), str(row["seed"]), str(row["folds"]), str(row["steps"]), state)
-    console.print(table)
-    console.print(f"about {seconds / 60:.1f} minutes, {jobs} runs at a time")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Stopping and progress of a run
-
-
-class _StopFlag:
-    """Set by SIGINT or SIGTERM: the loop finishes its step and saves. A second signal stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def __call__(self) -> bool:
-        return self.asked
-
-
-@contextmanager
-def _report_progress(kind: str, config: RunConfig, stopping: _StopFlag) -> Iterator[Callable[..., None]]:
-    """How a run's progress is shown: a bar, or a JSON line now and then for the process that started the run."""
-    if kind == "json":
-        last = 0.0
-
-        def line(step: int, steps: int, latest: dict[str, float]) -> None:
-            nonlocal last
-            if time.monotonic() - last > 0.2 or step == steps:
-                last = time.monotonic()
-                try:
-                    print(json.dumps({"step": step, **latest}), flush=True)
-                except BrokenPipeError:  # whoever started us is gone: save and stop
-                    stopping.asked = True
-
-        yield line
-    elif kind == "bar":
-        with _progress() as bar:
-            task = bar.add_task(config.method.name, total=config.steps, info="")
-            yield lambda step, steps, latest: bar.update(task, completed=step, info=_numbers(latest))
-    else:
-        yield lambda step, steps, latest: None

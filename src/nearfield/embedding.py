@@ -19,40 +19,60 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfield import __version__
-from nearfield.config import BACKBONES, RunConfig, load_config
+from nearfield import __version__, data
+from nearfield.config import BACKBONES
 from nearfield.data import Dataset
-from nearfield.data.pictures import Paths, Pictures
+from nearfield.data.base import Images, Pixels
+from nearfield.data.pictures import Paths, Pictures, decode
 from nearfield.errors import InputError, nearest
+from nearfield.export import Embedder, load
 from nearfield.files import atomic_write, write_json
-from nearfield.models import EmbeddingModel, embed, load_model, pretrained_backbone
-from nearfield.models.embedder import Rows, as_tensor
-from nearfield.runs import RunFolder
+from nearfield.inputs import PictureInput
+from nearfield.models import EmbeddingModel, embed, pretrained_backbone
+from nearfield.models.embedder import Rows
 
 PART = 512  # images
+Model = EmbeddingModel | Embedder
 Split = Literal["all", "train", "test"]
 Progress = Callable[[int, int], None]  # (images done, images)
 
 
-def open_model(spec: str, weights: Path | None, dataset: Dataset) -> EmbeddingModel:
-    """The model of a finished run's folder, or a backbone by name with its pretrained weights."""
+def open_images(name: str) -> Dataset:
+    """The dataset called `name`, or at that path; a folder's pictures as they are, in colour."""
+    folder = Path(name).is_dir() and name not in data.names()
+    return data.load(name, colour=True) if folder else data.load(name)
+
+
+def open_model(spec: str, weights: Path | None, dataset: Dataset) -> Model:
+    """The model of an exported folder or a finished run's, or a backbone by name with its pretrained weights.
+
+    InputError if it cannot embed `dataset`. Embeddings come as the network gives them, not normalised.
+    """
     if not Path(spec).is_dir():
         if spec not in BACKBONES and not spec.startswith("timm:"):
             hint = nearest(spec, BACKBONES)
-            raise InputError(f"model must be the folder of a finished run, or a backbone; got {spec!r}, {hint}")
+            rule = "model must be an exported model, the folder of a finished run, or a backbone"
+            raise InputError(f"{rule}; got {spec!r}, {hint}")
         return pretrained_backbone(spec, weights)
     if weights is not None:
-        raise InputError(f"weights are for a backbone by name; the run {spec} has its own.")
-    run = RunFolder(Path(spec))
-    if run.result is None:
-        raise InputError(f"{spec} must be the folder of a finished run; found no result.json in it.")
-    config = load_config(RunConfig, run.path / "config.toml").model
-    features = as_tensor(dataset.images[:1]) if config.backbone == "features" else None
-    return load_model(config, run.path / "model.safetensors", features)
+        raise InputError(f"weights are for a backbone by name; the model {spec} has its own.")
+    model = load(spec, normalize=False)
+    if dataset.are_features:
+        model.input.items(dataset.images)
+    elif model.input.kind == "features":
+        raise InputError(f"the model {spec} takes {model.input.words}; {dataset.name} holds images.")
+    return model
+
+
+def as_trained(dataset: Dataset, model: Model) -> Dataset:
+    """The dataset with its images prepared as the model's test images were; as it is for a backbone by name."""
+    if not isinstance(model, Embedder) or not isinstance(model.input, PictureInput) or dataset.are_features:
+        return dataset
+    return replace(dataset, images=_Prepared(dataset.images, model.input))
 
 
 def embed_to_file(
-    model: EmbeddingModel,
+    model: Model,
     dataset: Dataset,
     out: Path,
     split: Split = "all",
@@ -78,8 +98,9 @@ def embed_to_file(
             )
         report(start + len(chosen), len(rows))
     arrays = {"labels": dataset.labels[rows], "info": np.array(json.dumps(info))}
-    if isinstance(dataset.images, Pictures):
-        arrays["paths"] = np.array(paths_of(dataset.images))[rows]
+    images = dataset.images.images if isinstance(dataset.images, _Prepared) else dataset.images
+    if isinstance(images, Pictures):
+        arrays["paths"] = np.array(paths_of(images))[rows]
     shape = (len(rows), model.dim)
     _write_npz(out, [parts / _name(start) for start in range(0, len(rows), PART)], shape, arrays)
     shutil.rmtree(parts, ignore_errors=True)
@@ -106,6 +127,31 @@ def at_size(dataset: Dataset, size: int | None, resize: str) -> Dataset:
     if not isinstance(dataset.images, Pictures):
         raise InputError(f"size is for pictures in files; {dataset.name} has one of its own.")
     return replace(dataset, images=dataset.images.at(size, resize))
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """Images that are prepared for a model when they are asked for."""
+
+    images: Images
+    input: PictureInput
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        return np.stack([self._one(int(row)) for row in np.arange(len(self))[rows]])
+
+    def _one(self, row: int) -> Pixels:
+        if not isinstance(self.images, Pictures):
+            return self.input.picture(self.images[row])
+        files = self.images.files
+        return self.input.picture(decode(files.read(row), files.name(row), self.input.colour))
+
+    @property
+    def looks(self) -> str:
+        """What comes out, in words."""
+        return self.input.words
 
 
 @dataclass(frozen=True)
@@ -140,7 +186,7 @@ def _has_part(path: Path, shape: tuple[int, int]) -> bool:
 
 
 def _write_part(
-    path: Path, model: EmbeddingModel, images: Rows, batch_size: int, progress: Progress, start: int, total: int
+    path: Path, model: Model, images: Rows, batch_size: int, progress: Progress, start: int, total: int
 ) -> None:
     found = embed(model, images, batch_size, lambda done, _: progress(start + done, total))
     with atomic_write(path) as temporary, temporary.open("wb") as stream:

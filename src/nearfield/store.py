@@ -1,131 +1,175 @@
-"""The results of a bench in one SQLite file, for anybody's queries.
-
-meta          key, value: the bench's configuration, data and split fingerprints, baselines, all as JSON
-runs          one row a finished run: run (hash of its configuration), method, seed, folder, best_step, steps,
-              train_seconds, config and environment as JSON
-folds         one row a model of a run: run, fold, fit_classes, val_classes, best_step
-scores        run, fold, part ("val" or "test"), step, metric, value: learning curves and final scores
-query_scores  run, fold, part, metric, scores: float32 little-endian, one for each query in the order of the part's
-              images; NaN for a query without any match
-"""
+"""From a bench's database to its results as plain values."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nearfield.errors import RunError
+from nearfield.config import BenchConfig, MethodConfig, build_config
+from nearfield.database import FILE, STORAGE, Store
+from nearfield.errors import InputError, RunError
+from nearfield.files import write_json
+from nearfield.plan import PLAIN, label
+from nearfield.results import BenchResults, Floats, Fold, MethodResult, Part, Seed, Trial
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS runs (
-    run TEXT PRIMARY KEY, method TEXT NOT NULL, seed INTEGER NOT NULL, folder TEXT NOT NULL, best_step INTEGER NOT NULL,
-    steps INTEGER NOT NULL, train_seconds REAL NOT NULL, config TEXT NOT NULL, environment TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS folds (
-    run TEXT NOT NULL REFERENCES runs(run), fold INTEGER NOT NULL, fit_classes INTEGER NOT NULL,
-    val_classes INTEGER NOT NULL, best_step INTEGER NOT NULL, PRIMARY KEY (run, fold));
-CREATE TABLE IF NOT EXISTS scores (
-    run TEXT NOT NULL REFERENCES runs(run), fold INTEGER NOT NULL, part TEXT NOT NULL, step INTEGER NOT NULL,
-    metric TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (run, fold, part, step, metric));
-CREATE TABLE IF NOT EXISTS query_scores (
-    run TEXT NOT NULL REFERENCES runs(run), fold INTEGER NOT NULL, part TEXT NOT NULL, metric TEXT NOT NULL,
-    scores BLOB NOT NULL, PRIMARY KEY (run, fold, part, metric));
-"""
+ELSEWHERE = "storage.json"  # in the folder of a bench whose database is elsewhere
+Entry = dict[str, Any]
 
 
-class Store:
-    """Reads and writes the results file of a bench; every write is one transaction."""
+def open_results(place: str | Path, folder: Path | None = None, digest: str | None = None) -> BenchResults:
+    """The results so far of the bench in a folder, or at a URL, whose runs may be in `folder`.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with self._open() as db:
-            db.executescript(SCHEMA)
-            db.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
-            (version,) = db.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-        if int(version) != SCHEMA_VERSION:
-            raise RunError(
-                f"{path} has schema version {version}, this Nearfield reads {SCHEMA_VERSION}; use another --out."
-            )
+    Of several benches in one database that opened last, unless `digest` names another.
+    """
+    if "://" in str(place):
+        store = Store(str(place))
+    else:
+        folder = Path(place)
+        store, digest = _store_of(folder, digest)
+    known = store.benches()
+    if not known:
+        raise InputError(f"{store.name} holds no bench; run `nearfield bench` on it.")
+    return read_results(store, digest or known[0], folder)
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+
+def remember_storage(folder: Path, storage: str | None, digest: str) -> None:
+    """Write down, in the folder of a bench, that its results are elsewhere; without the password."""
+    if storage is not None and "://" in storage:
+        url = sa.make_url(storage).set(password=None).render_as_string()
+        write_json(folder / ELSEWHERE, {"storage": url, "bench": digest})
+
+
+def _store_of(folder: Path, digest: str | None) -> tuple[Store, str | None]:
+    """The database of the bench in a folder: the file in it, or what the folder says."""
+    if (folder / FILE).is_file():
+        return Store(folder / FILE), digest
+    if not (folder / ELSEWHERE).is_file():
+        raise InputError(f"{folder} holds no results of a bench; run `nearfield bench --out {folder}`.")
+    known = json.loads((folder / ELSEWHERE).read_text(encoding="utf-8"))
+    return Store(os.environ.get(STORAGE) or known["storage"]), digest or known["bench"]
+
+
+def read_results(store: Store, digest: str, folder: Path | None = None) -> BenchResults:
+    """The results so far of one bench of a database."""
+    facts = store.facts(digest)
+    config = build_config(BenchConfig, facts["config"])
+    entries = store.entries(digest)
+    own = {each: [entry for entry in entries if entry["label"] == each] for each in _labels(config)}
+    methods = [_method(method, own[name], facts) for name, method in zip(own, config.methods, strict=True)]
+    seeds = {name: _done(found, "seed") for name, found in own.items()}
+
+    def queries(name: str, metric: str, part: Part) -> Floats:
+        return np.stack([_query_scores(store, entry, metric, part) for entry in seeds[name]])
+
+    def embeddings(name: str) -> NDArray[np.float16] | None:
+        from nearfield.tasks import joined_embeddings
+
+        if folder is None or not seeds[name]:
+            return None
+        outcome = seeds[name][0]["outcome"]
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self.path, timeout=30)) as db, db:
-                yield db
-        except (OSError, sqlite3.Error) as error:
-            raise RunError(f"cannot use the results file {self.path}: {error}.") from error
+            return joined_embeddings(folder / outcome["folder"], len(outcome["folds"])).astype(np.float16)
+        except OSError:
+            return None
 
-    def set_meta(self, **values: Any) -> None:
-        """Remember facts about the bench, as JSON."""
-        with self._open() as db:
-            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in values.items()])
+    return BenchResults(
+        config=facts["config"],
+        digest=digest,
+        protocol=facts["protocol"],
+        data=facts["data"],
+        environment=facts["environment"],
+        split=facts["split"],
+        floors=facts["floors"],
+        methods=tuple(method for method in methods if method.trials or method.seeds),
+        missing=tuple(_missing(config, own)),
+        queries=queries,
+        embeddings=embeddings,
+    )
 
-    def meta(self) -> dict[str, Any]:
-        """Every remembered fact."""
-        with self._open() as db:
-            return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM meta")}
 
-    def add_run(
-        self,
-        result: dict[str, Any],
-        folder: str,
-        config: dict[str, Any],
-        environment: dict[str, Any],
-        curve: list[dict[str, Any]],
-        queries: dict[str, NDArray[np.float32]],
-    ) -> None:
-        """Add a finished run, or replace it."""
-        run = result["config"]
-        scores = [
-            (run, 0, "val", record["step"], key.removeprefix("val_"), value)
-            for record in curve
-            for key, value in record.items()
-            if key.startswith("val_")
-        ]
-        scores += [(run, 0, "test", result["best_step"], metric, value) for metric, value in result["test"].items()]
-        blobs = [(run, 0, "test", metric, values.astype("<f4").tobytes()) for metric, values in queries.items()]
-        row = (run, result["method"], result["seed"], folder, result["best_step"], result["steps"])
-        with self._open() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, result["train_seconds"], json.dumps(config), json.dumps(environment)),
-            )
-            fold = (run, 0, result["fit_classes"], result["val_classes"], result["best_step"])
-            db.execute("INSERT OR REPLACE INTO folds VALUES (?, ?, ?, ?, ?)", fold)
-            db.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)", scores)
-            db.executemany("INSERT OR REPLACE INTO query_scores VALUES (?, ?, ?, ?, ?)", blobs)
+def _labels(config: BenchConfig) -> list[str]:
+    return [label(method.name, method.params) for method in config.methods]
 
-    def runs(self) -> list[dict[str, Any]]:
-        """Every run with its test scores, in the order of method and seed."""
-        with self._open() as db:
-            db.row_factory = sqlite3.Row
-            rows = [dict(row) for row in db.execute("SELECT * FROM runs ORDER BY method, seed")]
-            for row in rows:
-                row["config"], row["environment"] = json.loads(row["config"]), json.loads(row["environment"])
-                found = db.execute("SELECT metric, value FROM scores WHERE run = ? AND part = 'test'", (row["run"],))
-                row["test"] = dict(found)
-            return rows
 
-    def curve(self, run: str, metric: str) -> list[tuple[int, float]]:
-        """Validation scores of a run by step."""
-        query = "SELECT step, value FROM scores WHERE run = ? AND part = 'val' AND metric = ? ORDER BY step"
-        with self._open() as db:
-            return [(int(step), float(value)) for step, value in db.execute(query, (run, metric))]
+def _done(entries: Iterable[Entry], kind: str, variant: str = "") -> list[Entry]:
+    return [
+        e for e in entries if e["kind"] == kind and e["variant"] == variant and e["outcome"] is not None
+    ]  # ascending
 
-    def query_scores(self, run: str, metric: str) -> NDArray[np.float32]:
-        """Test scores of a run, one for each query."""
-        query = "SELECT scores FROM query_scores WHERE run = ? AND part = 'test' AND metric = ?"
-        with self._open() as db:
-            row = db.execute(query, (run, metric)).fetchone()
-        if row is None:
-            raise RunError(f"{self.path} holds no per-query {metric} of run {run}.")
-        return np.frombuffer(row[0], dtype="<f4")
+
+def _method(method: MethodConfig, entries: list[Entry], facts: dict[str, Any]) -> MethodResult:
+    select_by = facts["protocol"]["select_by"]
+    trials = tuple(_trial(entry, select_by) for entry in _done(entries, "trial"))
+    seeds = _done(entries, "seed")
+    given = {f"method.params.{key}": value for key, value in method.params.items()}
+    name = label(method.name, method.params)
+    complete = [trial for trial in trials if trial.value is not None]
+    chosen = max(complete, key=lambda trial: (trial.value, -trial.number)).params if complete else {}
+    variants = {entry["variant"] for entry in entries if entry["variant"]}
+    return MethodResult(
+        label=name,
+        name=method.name,
+        params={**given, **chosen},
+        trials=trials,
+        seeds=tuple(_seed(entry) for entry in seeds),
+        variants={v: tuple(_seed(entry) for entry in _done(entries, "variant", v)) for v in sorted(variants)},
+        unequal=tuple(facts["unequal"].get(name, ())),
+    )
+
+
+def _trial(entry: Entry, select_by: str) -> Trial:
+    outcome = entry["outcome"]
+    complete = outcome["state"] == "complete"
+    value = fmean(fold["best_val"][select_by] for fold in outcome["folds"]) if complete else None
+    folds = tuple(map(_fold, outcome["folds"]))
+    return Trial(entry["number"], entry["setting"], folds, value, "complete" if complete else "pruned")
+
+
+def _seed(entry: Entry) -> Seed:
+    outcome = entry["outcome"]
+    folds = tuple(map(_fold, outcome["folds"]))
+    return Seed(entry["number"], folds, outcome["separated"], outcome["concatenated"])
+
+
+def _fold(fold: dict[str, Any]) -> Fold:
+    curves = {name: tuple((step, scores) for step, scores in fold[name]) for name in ("val", "oracle")}
+    known: dict[str, Any] = {**fold, **curves}
+    del known["best_val"]
+    return Fold(**known)
+
+
+def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArray[np.floating[Any]]:
+    if part == "concatenated":
+        if entry["outcome"]["concatenated"] is None:
+            raise RunError(f"{entry['label']} was not scored with its folds side by side: there are none, or one.")
+        return store.query_scores(entry["key"], "concatenated", metric)
+    folds = range(len(entry["outcome"]["folds"]))
+    found = [store.query_scores(entry["key"], f"fold {fold}", metric) for fold in folds]
+    return np.asarray(np.mean(found, axis=0))
+
+
+def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:
+    """What is not finished, in words: method by method, and why if it failed."""
+    for name, method in zip(own, config.methods, strict=True):
+        wanted = {("trial", "", number) for number in range(config.trials) if config.trials > 1}
+        wanted |= {("seed", "", seed) for seed in config.seeds}
+        kinds = [v for v in config.variants if v != "plain" or method.name in PLAIN]
+        wanted |= {("variant", variant, seed) for variant in kinds for seed in range(config.variant_seeds)}
+        there = {(e["kind"], e["variant"], e["number"]): e for e in own[name]}
+        open_ones = {key for key in wanted if key not in there or there[key]["outcome"] is None}
+        for kind, variant in sorted(
+            {key[:2] for key in open_ones}, key=lambda k: ("trial", "seed", "variant").index(k[0])
+        ):
+            numbers = sorted(number for a, b, number in open_ones if (a, b) == (kind, variant))
+            errors = [there[kind, variant, n]["error"] for n in numbers if (kind, variant, n) in there]
+            why = next((f": {error}" for error in errors if error), "")
+            words = f"{variant} seed" if variant else kind
+            yield f"{name}: {words}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}{why}"

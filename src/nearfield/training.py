@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,19 +38,21 @@ from nearfield.distributed import (
 )
 from nearfield.doctor import LOOK_EVERY, Doctor, Finding
 from nearfield.errors import RunError
+from nearfield.inputs import input_of
 from nearfield.metrics import retrieval_metrics
-from nearfield.models import embed
+from nearfield.models import EmbeddingModel, embed
 from nearfield.models.ensemble import Ensemble
 from nearfield.optimizers import build_optimizer, learning_rate_factor
 from nearfield.runs import Busy, RunFolder
 from nearfield.samplers import ShardedSampler
-from nearfield.supply import Supply, open_data, supply_of
+from nearfield.supply import Parts, Supply, open_data, supply_of
 from nearfield.testing import score_test
 
 KS = (1, 2, 4, 8)
 METRICS = ("recall", "r_precision", "map_at_r")
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
+Track = Callable[[int, Mapping[str, Any]], None]  # (step, its record)
 
 
 class TrainingWarning(UserWarning):
@@ -69,11 +71,13 @@ def train(
     *,
     dataset: Dataset | None = None,
     test: bool = True,
+    track: Track | None = None,
 ) -> dict[str, Any]:
     """Train as `config` says and test, in `folder`, going on from its checkpoint if there is one; the result.
 
     `stop` is asked after every step; when it says so a checkpoint is written and `Interrupted` raised. `dataset` is
-    that of the configuration, where it is loaded already. Without `test` the test classes are not looked at.
+    that of the configuration, where it is loaded already. Without `test` the test classes are not looked at. `track` is
+    told every record that goes into the folder's `metrics.jsonl`.
     """
     torch.set_num_threads(config.threads)
     check_method(config)
@@ -86,6 +90,7 @@ def train(
             progress if progress and place.rank == 0 else _silent,
             stop or _never,
             test,
+            track or _untold,
         )
         members = 1 if config.member is not None else ensemble_size(config)
         return _train_alone(run) if members == 1 else _train_ensemble(run, members)
@@ -107,6 +112,7 @@ class Run(NamedTuple):
     progress: Progress
     stop: Callable[[], bool]
     test: bool
+    track: Track
 
     @property
     def writes(self) -> bool:
@@ -153,9 +159,7 @@ def _train(run: Run) -> dict[str, Any]:
     modules = {"model": model, "loss": loss} | ({"average": average} if average else {})
 
     if run.writes:
-        facts: dict[str, Any] = {"data": run.dataset.fingerprint, "split": parts.fingerprint}
-        facts |= {"pretrained": model.pretrained._asdict() if model.pretrained else None}
-        folder.begin(config, facts | {"processes": place.world_size, "device": place.device.type})
+        folder.begin(config, _facts(run, parts, model))
     checkpoint = first_rank(folder.load() if run.writes else None)
     if checkpoint is not None:
         weights, best, state = checkpoint
@@ -232,6 +236,7 @@ def _train(run: Run) -> dict[str, Any]:
             if run.writes:
                 _warn(folder, doctor.look_at_scores(step, scores[config.select_by]))
                 folder.log(record)
+                run.track(step, record)
             save(batch.after)
         run.progress(step, config.steps, latest)
         if any_rank(run.stop()):
@@ -243,6 +248,18 @@ def _train(run: Run) -> dict[str, Any]:
 
     _restore({"": scored}, best)
     return _finish(run, supply, scored, best_step, best_val, seconds)
+
+
+def _facts(run: Run, parts: Parts, model: EmbeddingModel | None = None) -> dict[str, Any]:
+    """What the result depends on beside the configuration and the versions."""
+    return {
+        "data": run.dataset.fingerprint,
+        "split": parts.fingerprint,
+        "input": input_of(run.dataset, run.config.data).model_dump(mode="json"),
+        "pretrained": model.pretrained._asdict() if model and model.pretrained else None,
+        "processes": run.place.world_size,
+        "device": run.place.device.type,
+    }
 
 
 def _warn(folder: RunFolder, findings: list[Finding]) -> None:
@@ -344,7 +361,7 @@ def _join(run: Run, configs: list[RunConfig], folders: list[RunFolder]) -> dict[
     results = [folder.result or {} for folder in folders]
     seconds = sum(result["train_seconds"] for result in results)
     if run.writes:
-        run.folder.begin(run.config, {"data": run.dataset.fingerprint, "split": parts.fingerprint})
+        run.folder.begin(run.config, _facts(run, parts))
         run.folder.forget_after(0)
         run.folder.log({"step": run.config.steps, **{f"val_{key}": value for key, value in scores.items()}})
     return _finish(run, supply, ensemble, run.config.steps, scores, seconds)
@@ -385,6 +402,10 @@ def _restore(modules: dict[str, nn.Module], weights: dict[str, Tensor]) -> None:
 
 
 def _silent(step: int, steps: int, latest: dict[str, float]) -> None:
+    pass
+
+
+def _untold(step: int, record: Mapping[str, Any]) -> None:
     pass
 
 

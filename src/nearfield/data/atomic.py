@@ -38,5 +38,5 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def _cannot_write(folder: Path, error: OSError) -> RunError:
     return RunError(
-        f"cannot write {folder}: {error.strerror or error}. Free space or choose another place with NEARFIELD_CACHE."
+        f"cannot write {folder}: {error.strerror or error}. Free space or choose another folder."
     )

@@ -1,0 +1,287 @@
+"""Training: steps a second beside an ordinary PyTorch loop, and the price of chunks in time and memory.
+
+    python -m benchmarks.speed_training [--threads N] [--only NAME ...] [--rounds N]
+
+Heads: a linear head of 128 dims on frozen features (those of CUB-200-2011 if NEARFIELD_DATA holds them, else random
+ones of the same shape), by `nearfield.training.train` and by a plain loop over a DataLoader with the loss, miner and
+sampler of pytorch-metric-learning. Chunks: steps of a network on random pictures of 64 px, whole and by `chunk`.
+
+What is compared runs in processes of its own that take turns, a few steps each; ratios are of neighbouring turns. With
+one thread, which never waits, time is that of the processor, so that other work on the machine counts less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import print_table
+
+DIM, SIDE = 128, 64
+BATCHES = (32, 128, 1024)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "multi_similarity": ("multi_similarity", {}),
+    "contrastive": ("contrastive", {"form": "hinge"}),  # the form that pytorch-metric-learning has
+    "proxy_anchor": ("proxy_anchor", {}),
+}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "conv": {"backbone": "conv", "channels": 3, "width": 32},
+    "lite0": {"backbone": "timm:tf_efficientnet_lite0", "freeze_bn": True},
+}
+CHUNKED = ((64, None), (64, 16), (256, 16), (256, 64), (1024, 16), (1024, 64))  # batch, chunk
+FORGET_PEAK = Path("/proc/self/clear_refs")  # writing 5 to it sets the high-water mark of memory back
+SECONDS = 0.3  # of a turn, in which as many steps are taken as fit
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The processes that take turns
+
+
+class Turns:
+    """In a process that trains: called after every step, waits to be asked for more and says how long those took."""
+
+    def __init__(self, threads: int) -> None:
+        self.clock = time.process_time if threads == 1 else time.perf_counter
+        self.left, self.begun, self.before = 0, 0.0, 0.0
+
+    def __call__(self, *_: Any) -> None:
+        self.left -= 1
+        if self.left > 0:
+            return
+        if self.begun:
+            found = {"seconds": self.clock() - self.begun, "mb": _megabytes("VmHWM") - self.before}
+            print(json.dumps(found), flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            raise SystemExit
+        if FORGET_PEAK.exists():
+            FORGET_PEAK.write_text("5")
+        self.left, self.before = int(line), _megabytes("VmRSS")
+        self.begun = self.clock()
+
+
+def _megabytes(key: str) -> float:
+    """What Linux says of this process's memory; NaN elsewhere."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(key)), math.nan)
+
+
+class Trainer:
+    """A process that trains as `case` says whenever it is asked to."""
+
+    def __init__(self, case: dict[str, Any], threads: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.speed_training", "--case", json.dumps(case | {"threads": threads})]
+        env = {**os.environ, "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": str(threads)}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        self.steps = 1
+        self.mb = self._take(1)["mb"]  # of the second step: the first one makes what stays
+        self.steps = max(1, round(SECONDS / min(self._take(1)["seconds"] for _ in range(3))))
+
+    def _take(self, steps: int) -> dict[str, float]:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.process.args!r} failed")
+        found: dict[str, float] = json.loads(line)
+        return found
+
+    def seconds(self) -> float:
+        """Time of a step, over the steps of one turn."""
+        return self._take(self.steps)["seconds"] / self.steps
+
+    def close(self) -> None:
+        """Tell the process that nothing more is asked of it."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def in_turns(cases: list[dict[str, Any]], threads: int, rounds: int) -> tuple[list[list[float]], list[float]]:
+    """Seconds of a step of each case, turn by turn, and the peak of extra memory of a step of each."""
+    trainers: list[Trainer] = []
+    try:
+        for case in cases:
+            trainers.append(Trainer(case, threads))
+        turns = [[trainer.seconds() for trainer in trainers] for _ in range(rounds)]
+        return [list(times) for times in zip(*turns, strict=True)], [trainer.mb for trainer in trainers]
+    finally:
+        for trainer in trainers:
+            trainer.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What they do
+
+
+def features() -> tuple[Any, str]:
+    """A dataset of features, and what it is."""
+    import numpy as np
+
+    from nearfield import data
+
+    real = Path(os.environ.get("NEARFIELD_DATA", "")) / "cub200_efficientnet_lite0_224.npz"
+    if real.is_file():
+        return data.load(str(real)), "features of CUB-200-2011"
+    rng = np.random.default_rng(0)
+    return of_random_labels(rng.normal(size=(11788, 1280)).astype(np.float32)), "random features"
+
+
+def of_random_labels(images: Any) -> Any:
+    """A dataset of these images, half of whose 200 classes are to train on."""
+    import numpy as np
+
+    from nearfield.data import Dataset
+
+    labels, names = np.arange(len(images)) % 200, tuple(map(str, range(200)))
+    alike, classes = np.zeros(200, np.int64), np.arange(200)
+    return Dataset("random", images, labels, names, alike, ("all",), classes[:100], classes[100:], "random", "Random.")
+
+
+def run_config(case: dict[str, Any]) -> Any:
+    """A run of so many steps that its validation is never reached."""
+    from nearfield.config import RunConfig, build_config
+
+    name, params = METHODS[case["method"]]
+    network = {"backbone": "features"} if case["network"] is None else NETWORKS[case["network"]]
+    endless = {"steps": 10**9, "eval_every": 10**9, "threads": case["threads"], "chunk": case["chunk"]}
+    values = {
+        "method": {"name": name, "params": params},
+        "model": {**network, "dim": DIM},
+        "sampler": {"name": "m_per_class", "batch_size": case["batch"], "per_class": per_class(case["batch"])},
+        "optimizer": {"lr": 1e-4},
+        **endless,
+    }
+    return build_config(RunConfig, values)
+
+
+def per_class(batch: int) -> int:
+    """Images of a class in a batch: 4, or as many as 64 classes need."""
+    return max(4, batch // 64)
+
+
+def train_ours(case: dict[str, Any], after_step: Callable[..., None]) -> None:
+    """The loop of this library."""
+    import numpy as np
+
+    from nearfield.training import train
+
+    if case["network"] is None:
+        dataset, _ = features()
+    else:
+        dataset = of_random_labels(np.random.default_rng(0).integers(0, 256, (4000, SIDE, SIDE, 3), dtype=np.uint8))
+    with tempfile.TemporaryDirectory() as folder:
+        train(run_config(case), Path(folder), after_step, dataset=dataset)
+
+
+def train_plainly(case: dict[str, Any], after_step: Callable[..., None]) -> None:
+    """The loop that everybody writes."""
+    import torch
+    from pytorch_metric_learning import losses, miners, samplers
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from nearfield.supply import supply_of
+
+    supply = supply_of(features()[0], run_config(case).data)
+    assert supply.features is not None
+    x, y = supply.features.float(), supply.fit_labels
+    torch.set_num_threads(case["threads"])
+    head = nn.Linear(x.shape[1], DIM)
+    miner = miners.MultiSimilarityMiner() if case["method"] == "multi_similarity" else None
+    criterion = {
+        "multi_similarity": losses.MultiSimilarityLoss,
+        "contrastive": losses.ContrastiveLoss,
+        "proxy_anchor": lambda: losses.ProxyAnchorLoss(int(y.max()) + 1, DIM),
+    }[case["method"]]()
+    sampler = samplers.MPerClassSampler(y, per_class(case["batch"]), case["batch"], length_before_new_iter=len(y))
+    loader = DataLoader(TensorDataset(x, y), case["batch"], sampler=sampler, drop_last=True)
+    optimizer = torch.optim.AdamW([*head.parameters(), *criterion.parameters()], lr=1e-4)
+    while True:
+        for images, labels in loader:
+            optimizer.zero_grad()
+            embeddings = head(images)
+            pairs = None if miner is None else miner(embeddings, labels)
+            loss = criterion(embeddings, labels, pairs)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            after_step()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Tables
+
+
+def heads(methods: list[str], threads: int, rounds: int) -> None:
+    """Steps a second of both loops."""
+    rows = []
+    for method in methods:
+        for batch in BATCHES:
+            case = {"method": method, "network": None, "batch": batch, "chunk": None}
+            (ours, plain), _ = in_turns([case | {"who": who} for who in ("ours", "plain")], threads, rounds)
+            speeds = [f"{1 / statistics.median(times):,.0f}" for times in (ours, plain)]
+            rows.append([method, str(batch), *speeds, f"{_ratio(plain, ours):.1f}"])
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nA head of {DIM} dims on {features()[1]}, {threads} thread(s); steps a second.\n")
+    print_table(["loss", "batch", "ours", "plain loop with PML", "x plain loop"], rows)
+
+
+def chunks(networks: list[str], threads: int, rounds: int) -> None:
+    """Time of an image, and memory, in chunked steps beside a whole step of 64."""
+    rows = []
+    for network in networks:
+        common = {"who": "ours", "method": "multi_similarity", "network": network}
+        cases = [common | {"batch": batch, "chunk": chunk} for batch, chunk in CHUNKED]
+        for case in cases:
+            whole = cases[0]
+            (base, times), (_, mb) = in_turns([whole, case], threads, rounds)
+            share = case["batch"] / whole["batch"]
+            name = "whole" if case["chunk"] is None else str(case["chunk"])
+            cost = f"{_ratio(times, base) / share:.2f}"
+            rows.append(
+                [network, str(case["batch"]), name, f"{1e3 * statistics.median(times):,.0f}", cost, f"{mb:.0f}"]
+            )
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nSteps on random pictures of {SIDE} px, multi_similarity, {threads} thread(s).")
+    print("x: time of an image as a multiple of that in a whole step of 64. MB: peak extra memory of a step.\n")
+    print_table(["network", "batch", "chunk", "ms", "x", "MB"], rows)
+
+
+def _ratio(a: list[float], b: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(a, b, strict=True))
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[*METHODS, *NETWORKS], help="losses or networks")
+    parser.add_argument("--rounds", type=int, default=11, help="turns that each process takes")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.case:
+        case = json.loads(arguments.case)
+        (train_ours if case["who"] == "ours" else train_plainly)(case, Turns(case["threads"]))
+        return
+    if methods := [name for name in METHODS if name in arguments.only]:
+        heads(methods, arguments.threads, arguments.rounds)
+    if networks := [name for name in NETWORKS if name in arguments.only]:
+        chunks(networks, arguments.threads, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

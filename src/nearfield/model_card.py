@@ -1,0 +1,108 @@
+"""The model card: what a reader of an exported folder should know, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearfield.registry import method
+
+
+def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int], onnx_opset: int | None = None) -> str:
+    """The card of the model that config.json holds as `description`; `taken` says in words what goes in.
+
+    `shape` is that of one prepared input; `onnx_opset` of model.onnx, if there is one.
+    """
+    made, dim, backbone = description["training"], description["model"]["dim"], description["training"]["backbone"]
+    parts = [f"# {made['method']}, {backbone}, {dim} dims", _what(description), "## Use", _use(description)]
+    parts += ["## What goes in", _input(description, taken)]
+    if onnx_opset is not None:
+        parts += ["## ONNX", _onnx(description, shape, onnx_opset)]
+    parts += ["## Test", _test(description), "## Training", _training(made), "## Limits", _limits(made)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what(description: Mapping[str, Any]) -> str:
+    members = f" of {description['members']} networks" if description["members"] else ""
+    thing = "images" if description["pixels"] else "features of images"
+    return (
+        f"An embedding model{members}: it turns {thing} into vectors of {description['model']['dim']} numbers, so that "
+        f"those of the same class lie near each other by {description['distance']} distance."
+    )
+
+
+def _use(description: Mapping[str, Any]) -> str:
+    dim, count = description["model"]["dim"], description["features"]
+    length = ", of length 1" if description["distance"] == "cosine" else ""
+    if description["pixels"]:
+        call = f'vectors = model.embed(["a.jpg", "b.jpg"])  # (2, {dim}){length}; arrays and Pillow images go too'
+    else:
+        call = f"vectors = model.embed(features)  # (N, {dim}){length}, of features (N, {count})"
+    return (
+        f'```python\nimport nearfield as nf\n\nmodel = nf.load("path/to/this/folder")\n{call}\n```\n\n'
+        "`nearfield embed path/to/this/folder DATA -o vectors.npz` embeds a whole dataset."
+    )
+
+
+def _input(description: Mapping[str, Any], taken: str) -> str:
+    pixels = description["pixels"]
+    if pixels is None:
+        return f"{taken[0].upper()}{taken[1:]}."
+    order = "blue, green, red" if pixels["bgr"] else "red, green, blue" if len(pixels["mean"]) == 3 else "grey"
+    return (
+        f"{taken[0].upper()}{taken[1:]} (bilinear, antialiased). The network then computes "
+        f"(pixel x {pixels['scale']:g} / 255 - mean) / std with mean {_numbers(pixels['mean'])} and std "
+        f"{_numbers(pixels['std'])}, channels {order}."
+    )
+
+
+def _onnx(description: Mapping[str, Any], shape: Sequence[int], opset: int) -> str:
+    kind = "uint8" if description["pixels"] else "float32"
+    already = ", resized and cropped as above; the pixel values are computed inside" if description["pixels"] else ""
+    length = ", of length 1" if description["distance"] == "cosine" else ""
+    return (
+        f"`model.onnx`, opset {opset}, any number of images at a time: input `images` {kind} "
+        f"(batch, {', '.join(map(str, shape))}){already}; output `embedding` float32 "
+        f"(batch, {description['model']['dim']}){length}."
+    )
+
+
+def _test(description: Mapping[str, Any]) -> str:
+    made, scores = description["training"], description["test"]
+    if not scores:
+        return "Not tested."
+    rows = "\n".join(f"| {name} | {100 * value:.2f} |" for name, value in scores.items())
+    return (
+        f"On the test part of {made['data']}, which it was neither fitted nor chosen on; ranked by "
+        f"{description['distance']}, one seed.\n\n| metric | percent |\n|---|---:|\n{rows}"
+    )
+
+
+def _training(made: Mapping[str, Any]) -> str:
+    start = made.get("pretrained")
+    origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "fresh weights"
+    facts = {
+        "method": f"{made['method']}: {method(made['method']).source}",
+        "backbone": f"{made['backbone']}, from {origin}",
+        "data": f"{made['data']}, fingerprint {made['fingerprint']}",
+        "classes": f"{made.get('fit_classes')} to fit, {made.get('val_classes')} to choose the step",
+        "steps": f"{made.get('best_step')} of {made.get('steps')}, seed {made.get('seed')}",
+        "made with": f"nearfield {made['nearfield']}, commit {made['commit']}, torch {made['torch']}",
+        "run": made["run"],
+    }
+    lines = "\n".join(f"- {key}: {text}" for key, text in facts.items())
+    return f"{lines}\n\n`nearfield train run.toml` trains it again, where run.toml is:\n\n```toml\n{made['config']}```"
+
+
+def _limits(made: Mapping[str, Any]) -> str:
+    return (
+        f"- It learned what tells the classes of {made['data']} apart. On other images, test it before use: "
+        "`nearfield eval`.\n"
+        "- Its vectors can be compared with each other, and not with those of any other model.\n"
+        "- Near means alike in class. It is no proof that two images show the same thing.\n"
+        "- The scores are of one run. Whether its method is better than another takes a comparison: `nearfield bench`."
+    )
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return f"({', '.join(f'{value:g}' for value in values)})"

@@ -1,0 +1,65 @@
+"""What `nearfield recipes` does: list the recipes, or print one as a TOML file with its notes."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from nearfield.config import RunConfig
+from nearfield.recipes import RECIPES, recipe
+
+console = Console(highlight=False)
+
+
+def recipes(arguments: argparse.Namespace) -> None:
+    """List every recipe, or print one: its notes as comments, then its configuration; a file for `nearfield train`."""
+    if arguments.name:
+        config = recipe(arguments.name)
+        if arguments.json:
+            console.print_json(json.dumps({"notes": notes(arguments.name), "config": config.model_dump(mode="json")}))
+            return
+        comments = "".join(f"# {line}".rstrip() + "\n" for line in notes(arguments.name).splitlines())
+        console.out(f"{comments}\n{config.to_toml()}", end="", highlight=False)
+        return
+    if arguments.json:
+        console.print_json(json.dumps([{"recipe": name, **summary(recipe(name))} for name in RECIPES]))
+        return
+    table = Table("recipe", "what it trains")
+    table.columns[0].no_wrap = True
+    for name in RECIPES:
+        table.add_row(name, notes(name).partition("\n")[0])
+    console.print(table)
+    console.print("`nearfield recipes NAME` explains one, `nearfield train NAME` runs it.", markup=False)
+
+
+def notes(name: str) -> str:
+    """A recipe's docstring: where its numbers come from, and what differs here."""
+    return inspect.getdoc(RECIPES[name]) or ""
+
+
+def summary(config: RunConfig) -> dict[str, str]:
+    """A configuration in a few words, by column."""
+    from nearfield import losses
+
+    learns = "num_classes" in losses.method(config.method.name).parameters
+    model, batch, optimizer = config.model, config.sampler, config.optimizer
+    rates = [f"{optimizer.lr:g}"]
+    rates += [f"head {optimizer.lr * optimizer.head:g}"] if optimizer.head != 1 else []
+    rates += [f"loss {optimizer.loss_lr:g}"] if learns and optimizer.loss_lr != optimizer.lr else []
+    frozen = [f"{optimizer.frozen_steps:,} of the head first"] if optimizer.frozen_steps else []
+    falls = f"x {optimizer.decay:g} each {optimizer.decay_every:,}" if optimizer.decay_every else optimizer.schedule
+    chunks = f" in chunks of {config.chunk}" if config.chunk else ""
+    per_class = f", {batch.per_class} a class" if batch.name in ("m_per_class", "episodic") else ""
+    return {
+        "method": config.method.name,
+        "data": config.data.name,
+        "crops": config.data.augment or "none",
+        "network": f"{model.backbone}, {model.pool}, {model.dim} dims" + (", frozen BN" if model.freeze_bn else ""),
+        "batch": f"{batch.batch_size}{chunks}, {batch.name}{per_class}",
+        "optimiser": f"{optimizer.name} {', '.join(rates)}",
+        "steps": ", ".join([f"{config.steps:,}", falls, *frozen]),
+    }

@@ -1,0 +1,73 @@
+"""The settings that comparisons of methods share, each with one method in them."""
+
+from __future__ import annotations
+
+from nearfield.config import DataConfig, MethodConfig, ModelConfig, OptimizerConfig, RunConfig, SamplerConfig
+from nearfield.recipes.facts import BN_INCEPTION, CONSTANT, RESNET50, dropping, epoch
+
+
+def unbiased_bninception_cub() -> RunConfig:
+    """The common settings of Unbiased Evaluation, with N-pairs, BN-Inception on CUB: R@1 53.7 (its log: 51.6).
+
+    Source: Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, 2019; DMLPlayground.
+    Paper: 64 dims, batches of 120, windows from 256 x 256.
+    Code: 128 images; Adam with epsilon 1e-7 at 1e-4, weight decay 1e-5, 25 epochs of 200 steps, halved after 12, 14, 16
+    and 18; crops from 8 % of the area on; a small Xavier head; embeddings as they are, with a penalty of their norm,
+    ranked by Euclidean distance. With probability 0.1 the two images of a pair are one, cropped twice.
+    Here: the Caffe weights in place of MXNet's; pairs are always two images; halvings are an eighth after 12 epochs and
+    again after 24.
+    """
+    return RunConfig(
+        method=MethodConfig(name="npairs", params={"l2": 5e-4}),
+        data=DataConfig(name="cub", augment="unbiased"),
+        model=ModelConfig(backbone="bn_inception", weights=BN_INCEPTION, init="xavier_small", dim=64),
+        sampler=SamplerConfig(name="npairs", batch_size=128),
+        optimizer=OptimizerConfig(name="adam", lr=1e-4, weight_decay=1e-5, eps=1e-7, **dropping(12 * 200, 0.125)),
+        steps=25 * 200,
+        eval_every=200,
+        distance="euclidean",
+    )
+
+
+def reality_check_bninception_cub() -> RunConfig:
+    """The settings of the reality check, with the contrastive loss, BN-Inception on CUB: MAP@R 20.7 of one network.
+
+    Source: Musgrave et al., A Metric Learning Reality Check, ECCV 2020; KevinMusgrave/powerful-benchmarker.
+    Paper: 128 dims, 8 classes x 4 (32 x 1 for classifiers), RMSprop 1e-6, frozen batch norm, four folds of the training
+    classes, MAP@R of the held-out fold chooses, hyper-parameters by 50 trials; four networks, alone and side by side.
+    Code: momentum 0.9, weight decay 1e-4, crops of 227 from 16 % of the area on; up to 1,000 epochs of 100 steps,
+    scored every second one, until 9 scores in a row are no better. Tuned margins -0.2 (for a distance, 0) and 0.3841.
+    Here: a run is one fold, `--set data.fold=1` the next, and all of them by the protocol reality-check. It goes on to
+    the last step, as nothing stops early; the chosen step is the best of all of them.
+    """
+    return RunConfig(
+        method=MethodConfig(name="contrastive", params={"form": "hinge", "pos_margin": 0.0, "neg_margin": 0.3841}),
+        data=DataConfig(name="cub", augment="reality_check", folds=4, val_fraction=0.25),
+        model=ModelConfig(backbone="bn_inception", weights=BN_INCEPTION, dim=128, freeze_bn=True),
+        sampler=SamplerConfig(name="m_per_class", batch_size=32, per_class=4),
+        optimizer=OptimizerConfig(name="rmsprop", lr=1e-6, weight_decay=1e-4, momentum=0.9, **CONSTANT),
+        steps=1000 * 100,
+        eval_every=2 * 100,
+    )
+
+
+def revisiting_resnet50_cub() -> RunConfig:
+    """The settings of Revisiting, with the margin loss, ResNet-50 on CUB.
+
+    Source: Roth et al., Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, ICML
+    2020; Confusezius/Revisiting_Deep_Metric_Learning_PyTorch.
+    Paper: 128 dims, frozen batch norm, 56 classes x 2, Adam 1e-5, weight decay 4e-4, 150 epochs at a constant rate,
+    crops of 224 from 8 % of the area on.
+    Code: beta learns at 5e-4 from 1.2, without decay; classes and images are drawn with replacement; negatives farther
+    than 1.4 are not left out, against its option's help.
+    Here: they are left out; classes and images are drawn without replacement.
+    """
+    return RunConfig(
+        method=MethodConfig(name="margin", params={"alpha": 0.2, "beta": 1.2}),
+        data=DataConfig(name="cub", augment="unbiased_original"),
+        model=ModelConfig(backbone="timm:resnet50", weights=RESNET50, dim=128, freeze_bn=True),
+        sampler=SamplerConfig(name="m_per_class", batch_size=112, per_class=2),
+        optimizer=OptimizerConfig(name="adam", lr=1e-5, loss_lr=5e-4, weight_decay=4e-4, **CONSTANT),
+        steps=150 * epoch("cub", 112),
+        eval_every=epoch("cub", 112),
+    )

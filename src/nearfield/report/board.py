@@ -1,0 +1,168 @@
+"""The leaderboard as the page needs it: both parts, intervals, verdicts, ranks, budgets, and what is unequal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nearfield.ledger import Entry, ledger
+from nearfield.results import BenchResults, Part
+from nearfield.standings import Board, Standing, standings, title, verdict_lines
+from nearfield.statistics import Interval
+
+PARTS: dict[Part, str] = {"separated": "Separated", "concatenated": "Concatenated"}
+ORDER = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
+HELP = {
+    "r_precision": "Share of right images among the R nearest, R being how many right ones there are.",
+    "map@r": "R-precision in which early places count more: mean average precision at R.",
+    "nmi": "Agreement of k-means clusters with the classes: normalised mutual information.",
+    "precision@1": "Share of queries whose nearest image is right.",
+}
+METRIC = "map@r"
+
+
+def metrics(results: BenchResults) -> list[dict[str, str]]:
+    """Every metric that was measured, the board's first, with how it is written and what it says."""
+    known = {key for method in results.methods for seed in method.seeds for key in seed.separated}
+    known -= {"precision@1"} if "recall@1" in known else set()  # they are the same
+    first = (METRIC, *(key for key in ORDER if key != METRIC))
+    order = [*(key for key in first if key in known), *sorted(known - set(first))]
+    return [{"key": key, "text": title(key), "help": _help(key)} for key in order]
+
+
+def _help(key: str) -> str:
+    found = HELP.get(key, "")
+    return f"Share of queries with a right image among the {key[7:]} nearest." if key.startswith("recall@") else found
+
+
+def boards(results: BenchResults) -> dict[Part, Board]:
+    """The board of each part that has scores, separated first."""
+    joined = any(seed.concatenated for method in results.methods for seed in method.seeds)
+    parts: list[Part] = ["separated", "concatenated"] if joined else ["separated"]
+    return {part: standings(results, part, METRIC, repeats=1) for part in parts}  # the page shows no percentiles
+
+
+def board(results: BenchResults, found: dict[Part, Board]) -> dict[str, Any]:
+    """All parts and the floors."""
+    number = {method.label: i for i, method in enumerate(results.methods)}
+    parts = [_part(each, number, _dims(results, part), len(found) > 1) for part, each in found.items()]
+    return {"metric": METRIC, "parts": parts, "floors": [{"name": n, "scores": s} for n, s in results.floors.items()]}
+
+
+def _dims(results: BenchResults, part: Part) -> int | None:
+    dims: int | None = results.config.get("run", {}).get("model", {}).get("dim")
+    folds = int(results.protocol.get("folds", 1))
+    return dims * folds if dims and part == "concatenated" else dims
+
+
+def _part(found: Board, number: dict[str, int], dims: int | None, several: bool) -> dict[str, Any]:
+    size = f", {dims} dims" if dims else ""
+    notes: dict[Part, str] = {
+        "separated": f"Each fold's network by itself{size}; the mean over folds." if several else "",
+        "concatenated": f"The embeddings of all folds side by side{size}; scored once.",
+    }
+    return {
+        "key": found.part,
+        "text": PARTS[found.part],
+        "note": notes[found.part],
+        "rows": [_row(found, one, number[one.label]) for one in found.standings],
+        "lines": verdict_lines(found)[: 2 if found.verdicts else 3],
+        "compared_seeds": list(found.compared_seeds),
+        "critical": _critical(found, number),
+    }
+
+
+def _row(found: Board, one: Standing, method: int) -> dict[str, Any]:
+    verdict = found.against_best(one.label)
+    return {
+        "method": method,
+        "scores": {key: _interval(each) for key, each in one.scores.items()},
+        "bootstrap": _interval(one.bootstrap) if one.bootstrap else None,
+        "best": one.label == found.best,
+        "like_best": one.label in found.like_best,
+        "verdict": None if verdict is None else {
+            "text": verdict.text,
+            "difference": _interval(verdict.comparison.difference),  # best - this
+            "p": verdict.p,
+            "shown": verdict.shown,
+            "more_seeds": verdict.more_seeds,
+        },
+        "seeds": list(one.seeds),
+    }  # fmt: skip
+
+
+def _interval(one: Interval) -> list[float | None]:
+    return [one.mean, one.half_width]
+
+
+def _critical(found: Board, number: dict[str, int]) -> dict[str, Any] | None:
+    if found.critical is None:
+        return None
+    return {
+        "methods": [number[label] for label in found.compared],
+        "ranks": list(found.critical.ranks),
+        "difference": found.critical.difference,
+        "p": found.critical.p,
+        "groups": [list(group) for group in found.critical.groups],  # places in `methods`
+    }
+
+
+def methods(results: BenchResults, found: Board) -> list[dict[str, Any]]:
+    """What is known of each method besides its scores, in the order of the results."""
+    standing = {one.label: one for one in found.standings}
+    listed = []
+    for method in results.methods:
+        one = standing.get(method.label)
+        budget = None if one is None else {**vars(one.budget), "train_seconds": one.train_seconds}
+        listed.append(
+            {
+                "label": method.label,
+                "name": method.name,
+                "params": {key: str(value) for key, value in method.params.items()},
+                "trial": one.trial if one else None,
+                "budget": budget,
+                "unequal": list(method.unequal),
+            }
+        )
+    return listed
+
+
+def unequal(results: BenchResults) -> list[str]:
+    """What differs between methods that should not: seeds, trials, and what each result says of itself."""
+    found = [f"{method.label}: {', '.join(method.unequal)}." for method in results.methods if method.unequal]
+    for what, counts in (
+        ("seeds", {m.label: len(m.seeds) for m in results.methods}),
+        ("trials", {m.label: len(m.trials) for m in results.methods}),
+    ):
+        most = max(counts.values(), default=0)
+        fewer = [f"{label} {count}" for label, count in counts.items() if count != most]
+        if fewer:
+            found.append(f"Not the same number of {what}: {', '.join(fewer)}; the others {most}.")
+    return found
+
+
+def ledger_entries(results: BenchResults, part: Part = "separated") -> list[dict[str, Any]]:
+    """The bias ledger: each sin with both rankings."""
+    number = {method.label: i for i, method in enumerate(results.methods)}
+    return [_entry(entry, number) for entry in ledger(results, METRIC, part)]
+
+
+def _entry(entry: Entry, number: dict[str, int]) -> dict[str, Any]:
+    biased = {place.label: place for place in entry.biased}
+    return {
+        "name": entry.name,
+        "words": entry.words,
+        "baseline": entry.baseline,
+        "tau": entry.tau,
+        "in_turns": entry.in_turns,
+        "places": [
+            {
+                "method": number[place.label],
+                "honest": [place.score, place.rank],
+                "biased": [biased[place.label].score, biased[place.label].rank],
+            }
+            for place in entry.honest
+        ],
+        "mean_gain": entry.mean_gain,
+        "leaders": [number[label] for label in entry.leaders],
+        "missing": list(entry.missing),
+    }

@@ -1,0 +1,263 @@
+"""The report of a bench: one HTML file that opens offline, with everything in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from nearfield.data.base import Integers
+from nearfield.errors import InputError, RunError
+from nearfield.files import write_text
+from nearfield.report import atlas, board, gallery, pairweights, papers, provenance, tuning
+from nearfield.report.cache import Cache
+from nearfield.report.items import Items, open_items
+from nearfield.report.packing import pack, script_json
+from nearfield.report.thumbnails import Sheets, make_sheets
+from nearfield.results import BenchResults, Part
+from nearfield.standings import Board
+
+SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
+NOTHING_TO_SHOW = (
+    "There are no embeddings of the first seed with a score for each test image; the folders of the runs may be "
+    "elsewhere, or queries may search a gallery of their own."
+)
+Say = Callable[[str], None]
+
+
+def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say = lambda line: None) -> Path:
+    """Write the report of the bench in folder `bench` to the file `out`; what is not finished is listed as such.
+
+    `pictures` names a dataset with the pictures of the same rows, for a bench of features. `say` is told what is being
+    done. Maps and neighbours are kept in the bench's folder, so that the next report is quick.
+    """
+    from nearfield.store import open_results
+
+    results = open_results(bench)
+    if not any(method.seeds for method in results.methods):
+        raise RunError(
+            f"no method of the bench in {bench} has a finished seed; go on with `nearfield bench --out {bench}`."
+        )
+    try:
+        items: Items | str = open_items(results.data, pictures)
+    except InputError:
+        raise
+    except RunError as error:
+        if pictures:
+            raise
+        items = str(error)
+    write_text(out, render(results, items, Cache(bench / "report"), say))
+    return out
+
+
+def render(results: BenchResults, items: Items | str, cache: Cache, say: Say = lambda line: None) -> str:
+    """The page as text; `items` may be the reason why there are none."""
+    boards = board.boards(results)
+    lead = next(iter(boards.values()))
+    data: dict[str, Any] = {
+        "metrics": board.metrics(results),
+        "methods": board.methods(results, lead),
+        "board": board.board(results, boards),
+        "papers": papers.papers(results, boards),
+        "curves": tuning.curves(results),
+        "searches": tuning.searches(results),
+        "ledger": board.ledger_entries(results),
+        "provenance": provenance.provenance(results),
+        "select_by": results.protocol.get("select_by", "map@r"),
+    }
+    shown, sheets = _shown(results, items, lead, cache, say)
+    data |= shown
+    return _fill(results, boards, data, sheets)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What needs embeddings and pictures
+
+
+def _shown(
+    results: BenchResults, items: Items | str, lead: Board, cache: Cache, say: Say
+) -> tuple[dict[str, Any], Sheets | None]:
+    """Atlas, gallery and pair weights with the pictures that they need; or why they are not there."""
+    if isinstance(items, str):
+        return {"why": items}, None
+    found = _embeddings(results, len(items))
+    scores = _query_scores(results, found)
+    if not scores:
+        return {"why": NOTHING_TO_SHOW}, None
+    order = [number for one in lead.standings if (number := _number(results, one.label)) in scores]
+    distance = str(results.config.get("run", {}).get("distance", "cosine"))
+    answered = []
+    for number in order:
+        say(f"Neighbours: {results.methods[number].label}")
+        answered.append(gallery.answers(number, found[number], scores[number], distance, cache))
+    queries = gallery.choose_queries(answered, items.labels)
+    points = atlas.sample(items.labels)
+    maps = []
+    if len(points) >= atlas.FEWEST:
+        say(f"Maps of {len(points):,} points for {len(order)} methods")
+        maps = atlas.maps([found[number] for number in order], points, distance == "cosine", cache)
+    batch = pairweights.choose_batch(items.labels)
+    say("Pair weights")
+    weights = pairweights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
+    pictured = _pictured(items, gallery.pictured(answered, queries), points)
+    say(f"Thumbnails of {len(pictured):,} pictures")
+    sheets = make_sheets(items.images, items.rows[pictured]) if items.images is not None and len(pictured) else None
+    first = results.methods[order[0]].seeds[0]
+    return {
+        "why": None,
+        "items": _item_facts(items, pictured if sheets else np.zeros(0, dtype=np.int64)),
+        "sheets": sheets.facts() if sheets else None,
+        "atlas": atlas.atlas(order, maps, points) if maps else None,
+        "gallery": gallery.gallery(answered, queries, items.labels, first.seed, _part(results, order[0])),
+        "weights": {
+            "batch": pack(items.labels[batch].astype(np.uint16)),
+            "of": order[0],
+            "neighbourhoods": pairweights.NEIGHBOURHOODS,
+            "losses": weights,
+        } if weights else None,
+    }, sheets  # fmt: skip
+
+
+def _embeddings(results: BenchResults, count: int) -> dict[int, NDArray[np.float16]]:
+    """By method, of those that have a row for each test image."""
+    found = {}
+    for number, method in enumerate(results.methods):
+        rows = results.embeddings(method.label) if method.seeds else None
+        if rows is not None and len(rows) == count and count > 1:
+            found[number] = rows
+    return found
+
+
+def _number(results: BenchResults, label: str) -> int:
+    return next(i for i, method in enumerate(results.methods) if method.label == label)
+
+
+def _part(results: BenchResults, number: int) -> Part:
+    return "concatenated" if results.methods[number].seeds[0].concatenated else "separated"
+
+
+def _query_scores(results: BenchResults, found: dict[int, NDArray[np.float16]]) -> dict[int, NDArray[Any]]:
+    """Of the first seed, by method, where every test image is a query."""
+    scores = {n: results.queries(results.methods[n].label, "map@r", _part(results, n))[0] for n in found}
+    return {number: each for number, each in scores.items() if len(each) == len(found[number])}
+
+
+def _pictured(items: Items, needed: Integers, points: Integers) -> Integers:
+    """What gets a thumbnail: all that the gallery shows, then points of the map as far as they fit."""
+    if items.images is None:
+        return np.zeros(0, dtype=np.int64)
+    more = np.setdiff1d(points, needed)[: max(0, gallery.PICTURES - len(needed))]
+    return np.concatenate([needed, more])
+
+
+def _item_facts(items: Items, pictured: Integers) -> dict[str, Any]:
+    thumbs = np.full(len(items), -1, dtype=np.int32)
+    thumbs[pictured] = np.arange(len(pictured))
+    return {
+        "labels": pack(items.labels.astype(np.uint16 if len(items.class_names) <= 65_535 else np.uint32)),
+        "classes": items.class_names,
+        "class_category": items.class_category.tolist(),
+        "categories": items.category_names,
+        "thumbs": pack(thumbs),
+        "files": items.files,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The page
+
+
+def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any], sheets: Sheets | None) -> str:
+    templates = Environment(
+        loader=PackageLoader("nearfield"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    folder = files("nearfield") / "templates"
+    script = "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    script = f'"use strict";\n(() => {{\n{script}}})();\n'
+    fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return templates.get_template("report.html.j2").render(
+        title=_title(results),
+        facts=_facts(results),
+        lines=[line for found in list(boards.values())[:1] for line in _finding(found)],
+        notices=[*board.unequal(results), *_notices(results)],
+        why=data["why"],
+        style=Markup((folder / "report.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=fingerprint,
+        data=Markup(script_json(data)),
+        sheets=sheets.base64() if sheets else [],
+    )
+
+
+def _title(results: BenchResults) -> str:
+    count = sum(bool(method.seeds) for method in results.methods)
+    name = str(results.data.get("name", "unknown data"))
+    return f"{count} method{'s' * (count != 1)} on {Path(name).name or name}"
+
+
+def _facts(results: BenchResults) -> list[tuple[str, str]]:
+    """What was compared, in a few figures."""
+    data, seeds = results.data, sorted({len(m.seeds) for m in results.methods if m.seeds})
+    trials = sorted({len(method.trials) for method in results.methods})
+    unseen = "" if results.protocol.get("test") == "closed" else " unseen in training"
+    protocol = str(results.protocol.get("name", "unknown"))
+    folds = int(results.protocol.get("folds", 1))
+    found = [
+        ("Test", f"{data.get('test_images', 0):,} images of {data.get('test_classes', 0):,} classes{unseen}"),
+        ("Training", f"{data.get('train_images', 0):,} images of {data.get('train_classes', 0):,} classes"),
+        ("Protocol", f"{protocol}, {folds} folds" if folds > 1 else protocol),
+        ("Seeds", " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))),
+    ]
+    if trials[-1]:
+        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials a method"))
+    return found
+
+
+def _finding(found: Board) -> list[str]:
+    """What the leaderboard says: the best, those like it, and what needs no training."""
+    from nearfield.standings import percent, title
+
+    first = found.standings[0]
+    lines = [f"{first.label} has the highest mean {title(found.metric)}, {percent(first.scores[found.metric])} %."]
+    others = [label for label in found.like_best if label != found.best]
+    if found.verdicts is None and len(found.standings) > 1:
+        lines.append("No two methods share two finished seeds, so no difference between methods is shown.")
+    elif others and len(others) + 1 == len(found.compared):
+        lines.append("No other method is shown to be worse.")
+    elif others:
+        lines.append(f"{len(others)} other{'s' * (len(others) != 1)} cannot be told from it: {', '.join(others)}.")
+    elif found.verdicts is not None:
+        lines.append("It is better than every other, beyond the noise of seeds.")
+    floor = max(found.floors.items(), key=lambda each: each[1].get(found.metric, 0.0), default=None)
+    if floor and found.metric in floor[1]:
+        below = sum(one.scores[found.metric].mean <= floor[1][found.metric] for one in found.standings)
+        beaten = f"{below} of {len(found.standings)} methods do not exceed it" if below else "every method exceeds it"
+        lines.append(f"Without any training, {floor[0]} reaches {100 * floor[1][found.metric]:.2f} %; {beaten}.")
+    return lines
+
+
+def _notices(results: BenchResults) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    found = []
+    if any(fold.val_classes == 1 for method in results.methods for seed in method.seeds for fold in seed.folds):
+        found.append(
+            "There is a single validation class, so that every validation neighbour is right and the step was not "
+            "really chosen. Use data with more training classes, or hold out more of them."
+        )
+    if results.missing:
+        found.append(
+            f"{len(results.missing)} tasks are not finished, and not counted; they are listed under Provenance."
+        )
+    return found

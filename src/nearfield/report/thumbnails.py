@@ -1,0 +1,74 @@
+"""Small pictures on a few large sheets: a browser reads a dozen files where it would choke on thousands.
+
+Axes: P pictures, H and W pixels.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from nearfield.data import Pictures
+from nearfield.data.base import Images, Integers
+from nearfield.data.pictures import in_order, resized
+
+SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail, the largest that keeps all sheets within BYTES
+COLUMNS, PER_SHEET = 16, 384
+BYTES = 5_500_000  # of all sheets, before base64 adds a third
+QUALITY = 50
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """Thumbnails in reading order, `COLUMNS` a row, `PER_SHEET` a sheet."""
+
+    side: int
+    sheets: tuple[bytes, ...]  # WebP
+
+    def facts(self) -> dict[str, Any]:
+        return {"side": self.side, "columns": COLUMNS, "per_sheet": PER_SHEET, "sheets": len(self.sheets)}
+
+    def base64(self) -> list[str]:
+        return [base64.b64encode(sheet).decode() for sheet in self.sheets]
+
+
+def make_sheets(images: Images, rows: Integers, limit: int = BYTES) -> Sheets:
+    """Sheets of the pictures in `rows`, as large as `limit` allows; the first sheet tells how much a size takes."""
+    count = -(-len(rows) // PER_SHEET)
+    read = _reader(images)
+    thumbs: list[Image.Image] = list(in_order(lambda i: read(int(rows[i])), len(rows)))  # at the largest side
+    for side in SIDES:
+        first = _sheet(thumbs[:PER_SHEET], side)
+        if len(first) * count <= limit or side == SIDES[-1]:
+            break
+    later = (thumbs[start : start + PER_SHEET] for start in range(PER_SHEET, len(thumbs), PER_SHEET))
+    return Sheets(side, (first, *(_sheet(part, side) for part in later)))
+
+
+def _reader(images: Images) -> Callable[[int], Image.Image]:
+    """How a picture is read: its middle square, not larger than the largest side."""
+    source = images.at(size=SIDES[0], resize="crop") if isinstance(images, Pictures) else images
+
+    def read(row: int) -> Image.Image:
+        picture = Image.fromarray(np.ascontiguousarray(source[row])).convert("RGB")
+        return resized(picture, min(SIDES[0], *picture.size), "crop")
+
+    return read
+
+
+def _sheet(thumbs: Sequence[Image.Image], side: int) -> bytes:
+    rows = -(-len(thumbs) // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * side, rows * side))
+    for number, thumb in enumerate(thumbs):
+        small = thumb.width < side  # enlarge as squares: what the network saw
+        how = Image.Resampling.NEAREST if small else Image.Resampling.BOX
+        sheet.paste(thumb.resize((side, side), how), (number % COLUMNS * side, number // COLUMNS * side))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="WEBP", quality=QUALITY, method=4)
+    return buffer.getvalue()

@@ -1,0 +1,114 @@
+"""Learning curves and the search of hyper-parameters, as the page draws them.
+
+Axes: S seeds, T steps, N trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from nearfield.errors import NearfieldError
+from nearfield.registry import Real, method
+from nearfield.results import BenchResults, Fold, MethodResult, Scores, Trial
+
+FEWEST = 4  # complete trials from which an importance is given
+Curve = tuple[tuple[int, Scores], ...]
+
+
+def curves(results: BenchResults) -> list[dict[str, Any]]:
+    """Of each method: steps, and by metric the mean over seeds with the lowest and the highest seed."""
+    found = []
+    for number, each in enumerate(results.methods):
+        val = _bands([[fold.val for fold in seed.folds] for seed in each.seeds])
+        if not val["steps"]:
+            continue
+        oracle = _bands([[fold.oracle for fold in seed.folds] for seed in each.seeds])
+        chosen = [fold.best_step for seed in each.seeds for fold in seed.folds]
+        found.append({"method": number, "val": val, "oracle": oracle, "chosen": float(np.median(chosen))})
+    return found
+
+
+def _bands(seeds: Sequence[Sequence[Curve]]) -> dict[str, Any]:
+    """Mean, lowest and highest seed at the steps that all networks have; folds are averaged within their seed."""
+    tables = [[dict(curve) for curve in folds] for folds in seeds]
+    every = [table for folds in tables for table in folds]
+    steps = sorted(set.intersection(*(set(table) for table in every))) if every else []
+    metrics = sorted(set.intersection(*(set(table[step]) for table in every for step in steps))) if steps else []
+    bands = {}
+    for metric in metrics:
+        values = np.array([np.mean([[t[step][metric] for step in steps] for t in folds], axis=0) for folds in tables])
+        bands[metric] = [
+            column.round(5).tolist() for column in (values.mean(0), values.min(0), values.max(0))
+        ]  # T each
+    return {"steps": steps, "bands": bands}
+
+
+def searches(results: BenchResults) -> list[dict[str, Any]]:
+    """Of each method that was searched: its trials, and how much each parameter seems to matter."""
+    return [_search(number, each) for number, each in enumerate(results.methods) if len(each.trials) > 1]
+
+
+def _search(number: int, each: MethodResult) -> dict[str, Any]:
+    keys = sorted({key for trial in each.trials for key in trial.params})
+    complete = [trial for trial in each.trials if trial.value is not None]
+    best = max(complete, key=lambda trial: (trial.value, -trial.number)).number if complete else None
+    return {
+        "method": number,
+        "trials": [_trial(trial) for trial in each.trials],
+        "params": [
+            {"key": key, "log": _is_log(each.name, key), "importance": importance(complete, key)} for key in keys
+        ],
+        "best": best,
+        "complete": len(complete),
+        "chance": chance_level(len(complete)),
+    }
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    seconds = sum(fold.train_seconds for fold in trial.folds)
+    facts = {"number": trial.number, "params": trial.params, "value": trial.value, "state": trial.state}
+    return {**facts, "folds": len(trial.folds), "seconds": round(seconds, 1), "reached": _reached(trial.folds)}
+
+
+def _reached(folds: Iterable[Fold]) -> float | None:
+    """What the folds of a pruned trial reached by MAP@R, to draw it somewhere."""
+    best = [max(s["map@r"] for _, s in fold.val) for fold in folds if fold.val and "map@r" in fold.val[0][1]]
+    return float(np.mean(best)) if best else None
+
+
+def _is_log(name: str, key: str) -> bool:
+    """Whether a parameter is searched on a log scale: as its method declares; rates always."""
+    if key.startswith("optimizer."):
+        return True
+    try:
+        space = method(name).space.get(key.removeprefix("method.params."))
+    except NearfieldError:  # a method of somebody's own, which is not registered here
+        return False
+    return isinstance(space, Real) and space.log
+
+
+def importance(trials: Sequence[Trial], key: str) -> float | None:
+    """|Spearman's rho| between a parameter and the validation score over complete trials; None if it says nothing."""
+    from scipy.stats import rankdata  # slow to import
+
+    pairs = [(trial.params.get(key), trial.value) for trial in trials if trial.value is not None]
+    numbers = [(float(a), b) for a, b in pairs if isinstance(a, int | float) and not isinstance(a, bool)]
+    if len(numbers) < FEWEST:
+        return None
+    a, b = (rankdata(column) for column in zip(*numbers, strict=True))
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return abs(float(np.corrcoef(a, b)[0, 1]))
+
+
+def chance_level(n: int) -> float | None:
+    """What |rho| of n trials stays below 95 times of 100 if the parameter has no influence (t approximation)."""
+    if n < FEWEST:
+        return None
+    t = float(stdtrit(n - 2, 0.975))
+    return t / math.sqrt(n - 2 + t * t)

@@ -1,0 +1,127 @@
+"""The search: declared ranges, the published setting first, and suggestions that depend on results alone."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nearfield import losses
+from nearfield.config import MethodConfig, RunConfig
+from nearfield.errors import InputError
+from nearfield.registry import Real, Whole
+from nearfield.search import (
+    FACTOR,
+    Tried,
+    apply,
+    as_key,
+    best_of,
+    distributions,
+    draw,
+    frozen_trial,
+    published,
+    space_of,
+    suggest,
+)
+
+
+def run_of(name: str, **params: Any) -> RunConfig:
+    return RunConfig(method=MethodConfig(name=name, params=params))
+
+
+def inside(each: Real | Whole, value: float) -> bool:
+    return each.low * (1 - 1e-3) <= value <= each.high * (1 + 1e-3)  # four digits are kept
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_every_method_has_a_published_setting_and_settings_that_can_be_built(name: str) -> None:
+    run = run_of(name)
+    space = space_of(run)
+    first = published(run, space)
+    assert first["optimizer.lr"] == run.optimizer.lr
+    assert set(first) <= set(space)
+    for number in range(3):
+        setting = draw(space, f"{name} {number}")
+        assert set(setting) == set(space)
+        assert all(inside(space[key], value) for key, value in setting.items())
+        changed = apply(run, setting)
+        assert changed.optimizer.lr == setting["optimizer.lr"]
+        known = {"num_classes": 8, "dim": 16, "features": 16}
+        needed = {key: value for key, value in known.items() if key in losses.method(name).parameters}
+        losses.create(name, **needed, **changed.method.params)
+
+
+def test_rates_are_searched_around_the_benchs_own_and_given_parameters_stay() -> None:
+    plain, proxies = run_of("multi_similarity"), run_of("proxy_softmax", temperature=0.1)
+    assert "optimizer.loss_lr" not in space_of(plain)
+    assert set(space_of(proxies)) == {"optimizer.lr", "optimizer.loss_lr"}
+    rate = space_of(plain)["optimizer.lr"]
+    assert isinstance(rate, Real)
+    assert rate.log
+    assert (rate.low, rate.high) == pytest.approx((plain.optimizer.lr / FACTOR, plain.optimizer.lr * FACTOR))
+    assert apply(proxies, {"optimizer.lr": 0.5}).method.params == {"temperature": 0.1}
+
+
+def test_a_setting_that_no_run_can_have_is_refused() -> None:
+    with pytest.raises(InputError, match="lr"):
+        apply(run_of("fastap"), {"optimizer.lr": -1.0})
+
+
+SPACE = {"optimizer.lr": Real(1e-4, 1e-1, log=True), "method.params.bins": Whole(5, 40)}
+
+
+def peak(setting: dict[str, Any]) -> float:
+    """Best near a rate of 0.01 with 10 bins."""
+    from math import log10
+
+    return -abs(log10(setting["optimizer.lr"]) + 2) - abs(setting["method.params.bins"] - 10) / 20
+
+
+def history(count: int, seed: int) -> tuple[Tried, ...]:
+    drawn = [draw(SPACE, f"{seed} {number}") for number in range(count)]
+    return tuple(Tried(as_key(each), (peak(each), peak(each) - 0.1), number != 2) for number, each in enumerate(drawn))
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 8), seed=st.integers(0, 99))
+def test_suggestions_are_a_function_of_the_results(count: int, seed: int) -> None:
+    from nearfield.search import _suggest
+
+    first = suggest(SPACE, history(count, seed), "a seed")
+    _suggest.cache_clear()
+    assert suggest(dict(reversed(SPACE.items())), history(count, seed), "a seed") == first
+    assert all(inside(SPACE[key], value) for key, value in first.items())
+    assert suggest(SPACE, history(count, seed), "another seed") != first
+
+
+def test_the_search_gets_nearer_to_the_peak_than_chance() -> None:
+    def searched(seed: int) -> float:
+        tried = list(history(4, seed))
+        for number in range(4, 12):
+            setting = suggest(SPACE, tuple(tried), f"{seed} {number}")
+            tried.append(Tried(as_key(setting), (peak(setting),), True))
+        return max(each.folds[0] for each in tried[4:])
+
+    def drawn(seed: int) -> float:
+        return max(peak(draw(SPACE, f"{seed} {number}")) for number in range(4, 12))
+
+    assert fmean(map(searched, range(10))) > fmean(map(drawn, range(10)))
+
+
+def test_published_values_outside_of_their_range_are_told_as_its_end() -> None:
+    tried = Tried((("method.params.bins", 100), ("optimizer.lr", 1e-9)), (0.5,), True)
+    told = frozen_trial(tried, distributions(SPACE), key="x")
+    assert told.params == {"method.params.bins": 40, "optimizer.lr": 1e-4}
+    assert told.value == 0.5
+    suggest(SPACE, (tried, *history(3, 0)), "a seed")
+
+
+def test_the_best_is_the_first_complete_one_of_the_highest_mean() -> None:
+    def of(complete: bool, *folds: float) -> Tried:
+        return Tried((), folds, complete)
+
+    assert best_of({0: of(True, 0.1, 0.3), 1: of(True, 0.3, 0.2), 2: of(True, 0.2, 0.3), 3: of(False, 0.9)}) == 1
+    assert best_of({0: of(False), 1: of(False, 0.9)}) == 0
