@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from nearfield.config import ModelConfig, build_config
 from nearfield.errors import InputError
@@ -98,9 +99,10 @@ def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pre
 
 
 @lru_cache(maxsize=8)
-def _pca(features: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def _pca(features: Tensor, dim: int, normed: bool) -> tuple[Tensor, Tensor]:
     """Of the very tensor `features`, computed once for all runs of a process that start from it."""
-    return pca_head(features.float(), dim)
+    x = features.float()
+    return pca_head(functional.layer_norm(x, x.shape[1:]) if normed else x, dim)
 
 
 @torch.no_grad()
@@ -108,8 +110,6 @@ def start_from_pca(model: EmbeddingModel, features: Tensor) -> None:
     """Let the head give the principal components of `features` (N, F), which the backbone gave."""
     if not isinstance(model.head, nn.Linear):
         return
-    plain = isinstance(model.norm, nn.Identity)
-    dim = model.head.out_features
-    weight, bias = _pca(features, dim) if plain else pca_head(model.norm(features.float()), dim)
+    weight, bias = _pca(features, model.head.out_features, normed=not isinstance(model.norm, nn.Identity))
     model.head.weight.copy_(weight)
     model.head.bias.copy_(bias)

@@ -26,6 +26,7 @@ from nearfield.results import BenchResults, Part
 from nearfield.standings import Board
 
 SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
+CACHE = "report-cache"  # folder in that of the bench
 NOTHING_TO_SHOW = (
     "There are no embeddings of the first seed with a score for each test image; the folders of the runs may be "
     "elsewhere, or queries may search a gallery of their own."
@@ -54,7 +55,7 @@ def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say =
         if pictures:
             raise
         items = str(error)
-    write_text(out, render(results, items, Cache(bench / "report"), say))
+    write_text(out, render(results, items, Cache(bench / CACHE), say))
     return out
 
 

@@ -65,7 +65,9 @@ def sources() -> list[Source]:
     classic = (
         "One network for all training classes, without intervals; Proxy-Softmax has 2048 bits, DREML is an ensemble."
     )
-    checked = "Four folds, intervals over ten runs; N. Softmax stands beside proxy_softmax, MS with its miner, DRML-PA."
+    checked = (
+        "Four folds, intervals over ten runs; N. Softmax is beside proxy_softmax, MS has its miner, drml is DRML-PA."
+    )
     return [
         Source(evaluation, "separated", "Inception-BN, 64 dims", classic, _column(UNBIASED, 0, UNBIASED_METRICS)),
         Source(evaluation, "separated", "ResNet-50 v2", classic, _column(UNBIASED, 1, UNBIASED_METRICS)),

@@ -146,7 +146,7 @@ function drawCritical() {
     const y = (i) => top + step * i + step / 2;
     const end = x(Math.min(1 + found.difference, count));
     return svg(width, height, `Average ranks of ${count} methods`,
-      ticks(1, count, Math.max(2, Math.min(count, width / 90))).filter(Number.isInteger).map((t) => [
+      [1, ...ticks(1, count, Math.max(2, Math.min(count, width / 90))).filter((t) => Number.isInteger(t) && x(t) - x(1) > 24)].map((t) => [
         s("line", { class: "grid", x1: x(t), x2: x(t), y1: top - 4, y2: height - 8 }),
         s("text", { class: "soft", x: x(t), y: top - 10, "text-anchor": "middle" }, String(t))]),
       s("path", { class: "joined", d: `M${x(1)},8V16M${x(1)},12H${end}M${end},8V16`, style: { "stroke-width": 1.5 } }),

@@ -35,13 +35,14 @@ function lazily(node, entries, make, step, what) {
     add();
     node.children[first]?.querySelector("button, a, [tabindex]")?.focus();
   }, { class: "plain more" });
+  const holder = node.tagName === "TBODY" ? h("tr", {}, h("td", { class: "name", colspan: "9" }, more)) : more;
   function add() {
-    more.remove();
+    holder.remove();
     node.append(...entries.slice(shown, shown + step).map(make));
     shown = Math.min(shown + step, entries.length);
     if (shown < entries.length) {
       more.textContent = `Show ${Math.min(step, entries.length - shown)} more of ${whole(entries.length)} ${what}`;
-      node.append(more);
+      node.append(holder);
     }
   }
   add();
