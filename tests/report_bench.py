@@ -99,7 +99,7 @@ def _method(name: str, truth: Scores, shape: Shape, rng: np.random.Generator) ->
 
 
 def _shifted(scores: Scores, by: float) -> Scores:
-    return {key: float(np.clip(value + by, 0, 1)) for key, value in scores.items()}
+    return {key: min(1.0, max(0.0, value + by)) for key, value in scores.items()}
 
 
 def _seed(number: int, truth: Scores, shape: Shape, rng: np.random.Generator) -> Seed:

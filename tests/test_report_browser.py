@@ -465,7 +465,7 @@ def test_a_large_report_is_small_and_opens_soon(browser: Any, tmp_path: Path, pr
     seconds = time.perf_counter() - start
     elements = page.evaluate("document.querySelectorAll('*').length")
     print(f"\n25 methods, 3,000 pictures: {size:.1f} MB, opened in {seconds:.2f} s, {elements} elements")
-    assert seconds < 10
+    assert seconds < 20
     assert page.locator("#board tbody tr").count() == 25
     page.context.close()
     assert problems == []

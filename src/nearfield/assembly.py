@@ -21,6 +21,9 @@ from nearfield.samplers import BatchSampler
 from nearfield.samplers import build_sampler as sampler_by_name
 
 
+ANY_CLASSES = 1000  # as many as any method needs, where a loss is built only to be looked at
+
+
 class Learner(NamedTuple):
     """What learns in a run."""
 
@@ -31,7 +34,7 @@ class Learner(NamedTuple):
 
 def check_method(config: RunConfig) -> None:
     """InputError if the method or its parameters do not exist."""
-    loss = build_loss(config, num_classes=2)
+    loss = build_loss(config, ANY_CLASSES)
     if config.member is not None and not (isinstance(loss, DREML) and 0 <= config.member < loss.members):
         raise InputError(f"member is for ensembles, and counts from 0; {config.method.name} has no {config.member}.")
 
@@ -93,7 +96,7 @@ def build_loss(config: RunConfig, num_classes: int, features: int | None = None)
 
 def ensemble_size(config: RunConfig) -> int:
     """Members that the method trains; 1 if it is no ensemble."""
-    loss = build_loss(config, num_classes=2)
+    loss = build_loss(config, ANY_CLASSES)
     return loss.members if isinstance(loss, DREML) else 1
 
 

@@ -220,11 +220,13 @@ def check_gradients(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> None:
     """Write a bench's report."""
+    from rich.markup import escape
+
     from nearfield.report import write_report
 
     out = arguments.out or arguments.bench / "report.html"
     with notes.status("Reading the results") as status:
-        write_report(arguments.bench, out, arguments.pictures, status.update)
+        write_report(arguments.bench, out, arguments.pictures, lambda line: status.update(escape(line)))
     console.print(f"Report: {out}", soft_wrap=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,13 +22,14 @@ def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> 
     The logarithm of a mask, 0 or -inf, leaves a measure alone or moves it infinitely far.
     """
     away = math.copysign(1.0, block.far)
+    kept: dict[str, Any] = {}
     if pos is not None:
         pos = is_real(block.pos).mul_(pos)
-        block = replace(block, pos=torch.add(block.pos, log_mask(pos), alpha=away), num_pos=pos.sum(1))
+        kept |= {"pos": torch.add(block.pos, log_mask(pos), alpha=away), "num_pos": pos.sum(1)}
     if neg is not None:
         neg = is_real(block.neg).mul_(neg)
-        block = replace(block, neg=torch.sub(block.neg, log_mask(neg), alpha=away), num_neg=neg.sum(1))
-    return block
+        kept |= {"neg": torch.sub(block.neg, log_mask(neg), alpha=away), "num_neg": neg.sum(1)}
+    return replace(block, **kept)
 
 
 @dataclass(frozen=True)

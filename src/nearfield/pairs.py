@@ -14,6 +14,9 @@ Two conventions keep every formula free of masks:
 Where a loss needs to know which entries are above something it compares in place, `x.gt_(0)`, and gets ones and zeros
 of x's own type: selecting by a boolean mask costs ten times as much on a CPU.
 
+A small batch costs as much as the number of operations: so numpy works out who is whose positive, at a fraction of what
+an operation of torch on few labels costs, and autograd sees one operation, from the vectors given to the loss.
+
 Axes: M queries, N references, B queries of a block, P most positives of a query in the block, D dims.
 """
 
@@ -26,7 +29,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import TypedDict
@@ -36,8 +41,10 @@ from nearfield.errors import InputError, NearfieldError
 BLOCK_ENTRIES = 1 << 20  # entries of a block: the few arrays of this size that a loss needs stay in the cache
 MIN_BLOCK_ROWS = 16  # fewer rows starve the matrix product
 MIN_VARIANCE = 1e-8  # of a query's components, in the signal-to-noise distance
+MIN_NORM = 1e-12  # a vector shorter than this is divided by it when it is normalised
 MIN_DISTANCE = 1e-4  # 1/d is singular at 0: below this d the division uses it instead, and d = 0 has no gradient
 CLOSE = 2e-3  # squared distances below this share of the squared norm are recomputed without cancellation
+Integers = NDArray[np.int64]
 
 # ---------------------------------------------------------------------------------------------------------------
 # What a loss sees and what it answers
@@ -97,13 +104,17 @@ def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
 
     With `one`, log(1 + sum exp v). A row with nothing in it (all -inf) has value 0 and shares 0: its term is dropped.
     """
-    top = torch.stack([v.amax(1) for v in sides if v.shape[1]] or [sides[0].new_zeros(len(sides[0]))]).amax(0)  # (B,)
-    top = top.clamp(min=0) if one else top.masked_fill(top == -math.inf, 0.0)
-    terms = [exp_(v - top[:, None]) for v in sides]
-    total = sum((t.sum(1) for t in terms), (-top).exp() if one else torch.zeros_like(top))
+    tops = [v.amax(1, keepdim=True) for v in sides if v.shape[1]] or [sides[0].new_zeros(len(sides[0]), 1)]
+    top = functools.reduce(torch.maximum, tops)  # (B, 1)
+    top = top.clamp_(min=0.0 if one else torch.finfo(top.dtype).min)  # of a row with nothing in it, finite
+    terms = [exp_(v - top) for v in sides]
+    totals = [t.sum(1, keepdim=True) for t in terms] + ([top.neg().exp_()] if one else [])
+    total = functools.reduce(torch.add, totals)  # (B, 1)
+    if one:
+        return (total.log() + top)[:, 0], *(t.div_(total) for t in terms)
     empty = total == 0
     total = total.masked_fill(empty, 1.0)
-    return (total.log() + top).masked_fill(empty, 0.0), *(t.div_(total[:, None]) for t in terms)
+    return (total.log() + top).masked_fill_(empty, 0.0)[:, 0], *(t.div_(total) for t in terms)
 
 
 class Held(NamedTuple):
@@ -222,7 +233,8 @@ class PairLoss(nn.Module):
         parameters = self.pair_parameters()
         inputs = (scene.queries, scene.references, *parameters)
         wanted = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-        value = _Stream.apply(self, scene.layout, wanted, *inputs)[0]  # type: ignore[no-untyped-call]
+        plan = Plan(self, scene.layout, scene.pairing is not None, wanted)
+        value = _Stream.apply(plan, *inputs)[0]  # type: ignore[no-untyped-call]
         penalty = self.penalty(*scene.raw)
         return cast(Tensor, value if penalty is None else value + penalty)
 
@@ -248,7 +260,7 @@ def over_distance(grad: Tensor, d: Tensor) -> Tensor:
 
 def log_mask(mask: Tensor) -> Tensor:
     """The logarithm of ones and zeros: 0 and -inf, without the cost of a logarithm of 0."""
-    return 1 - 1 / mask
+    return mask.reciprocal().neg_().add_(1)
 
 
 def is_real(x: Tensor) -> Tensor:
@@ -280,74 +292,63 @@ MEASURES: dict[str, Measure] = {
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The scene: prepared vectors in label order, so that the positives of a query are neighbours in memory
+# The scene: what is compared, and its label order, in which the positives of a query are neighbours in memory
 
 
 class Layout(NamedTuple):
     """Who is whose positive, for queries and references both sorted by label."""
 
-    labels: Tensor  # (M,) of the queries
-    rows: Tensor  # (M,) where each query stood in the caller's order
-    columns: Tensor  # (N,) where each reference stood
-    start: Tensor  # (M,) first reference with the query's label
-    stop: Tensor  # (M,) one past the last
-    own: Tensor | None  # (M,) the query's own column when queries and references are the same items
-    present: Tensor  # () how many queries have positives
+    labels: Integers  # (M,) of the queries
+    rows: Integers  # (M,) where each query stood in the caller's order
+    columns: Integers  # (N,) where each reference stood
+    start: Integers  # (M,) first reference with the query's label
+    stop: Integers  # (M,) one past the last
+    own: bool  # whether queries and references are the same items
 
     @property
-    def num_pos(self) -> Tensor:
-        return self.stop - self.start - (0 if self.own is None else 1)
+    def num_pos(self) -> Integers:
+        return self.stop - self.start - self.own
 
     @property
-    def num_neg(self) -> Tensor:
+    def num_neg(self) -> Integers:
         return len(self.columns) - (self.stop - self.start)
 
 
 class Scene(NamedTuple):
-    """A loss's input, checked and prepared."""
+    """A loss's input, checked."""
 
     layout: Layout
-    queries: Tensor  # (M, D) prepared (normalised, centred), sorted by label
+    queries: Tensor  # (M, D)
     references: Tensor | None  # (N, D); None when the queries are the references
     raw: tuple[Tensor, Tensor]  # what the penalty sees
-    pairing: Pairing | None  # what the loss's `pairing` answered
+    pairing: Pairing | None  # what the loss's `pairing` answered; then the vectors are as the loss compares them
 
 
 def arrange(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
 ) -> Scene:
-    """Check the input, prepare the vectors as the loss asks, and sort everything by label."""
+    """Check the input, and find out who is whose positive."""
     held = _check(loss, queries, labels, references, reference_labels)
     labels = labels.to(queries.device, torch.int64)
-    reference_labels = None if reference_labels is None else reference_labels.to(queries.device, torch.int64)
     if held is not None:
         references, reference_labels = held.vectors, held.labels
         if held.as_rows:
             queries, labels, references, reference_labels = references, reference_labels, queries, labels
     raw_queries, raw_references = queries, queries if references is None else references
-    queries = _prepare(loss, queries)
-    if references is not None:
-        references = _prepare(loss, references)
-        wide = torch.promote_types(queries.dtype, references.dtype)
-        queries, references = queries.to(wide), references.to(wide)
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         rows, columns, _ = pairing
-        raw_queries, raw_references = raw_queries[rows], raw_references[columns]
-        queries, references = loss.combine(queries, pairing)
+        at_least_float32 = queries.to(torch.promote_types(queries.dtype, torch.float32))
+        raw_queries, raw_references = queries[rows], queries[columns]
+        queries, references = loss.combine(_compared(loss, at_least_float32)[0], pairing)
         labels, reference_labels = labels[rows], labels[columns]
     layout = _layout(labels, reference_labels)
-    queries = _in_order(queries, layout.rows)
-    references = None if references is None else _in_order(references, layout.columns)
-    if loss.measure in ("euclidean", "sqeuclidean"):  # distances do not move with the origin, but their rounding does
-        origin = (queries if references is None else references).detach().mean(0)
-        queries = queries - origin
-        references = None if references is None else references - origin
-    usable = _usable(loss, layout.num_pos, layout.num_neg)
-    loss.last = {"anchors": len(usable), "unusable_anchors": len(usable) - int(usable.sum())}
-    if held is not None and held.as_rows:  # each of the batch has its proxy
-        loss.last = {"anchors": len(layout.columns), "unusable_anchors": 0}
-    raw = raw_queries if bool(usable.all()) else raw_queries[layout.rows[usable]]
+    usable = ~_unusable(loss, layout.num_pos, layout.num_neg)
+    anchors, used = len(usable), int(np.count_nonzero(usable))
+    each_has_its_proxy = held is not None and held.as_rows
+    found = (len(layout.columns), 0) if each_has_its_proxy else (anchors, anchors - used)
+    loss.last = {"anchors": found[0], "unusable_anchors": found[1]}
+    raw = raw_queries if used == anchors else raw_queries[_tensor(layout.rows[usable], queries)]
     return Scene(layout, queries, references, (raw, raw_references), pairing)
 
 
@@ -411,46 +412,97 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
     if labels.shape != (len(x),):
         raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
     labels = labels.to(x.device, torch.int64)
-    if bool((labels.abs() >= 2**31).any()):
-        raise InputError(f"{name} must be below 2^31 in size; got {int(labels.abs().max())}. Renumber them from 0.")
+    low, high = labels.aminmax()
+    if (size := max(-int(low), int(high))) >= 2**31:
+        raise InputError(f"{name} must be below 2^31 in size; got {size}. Renumber them from 0.")
     return labels
 
 
 def check_classes(labels: Tensor, num_classes: int) -> None:
     """Raise InputError unless all `labels` are classes that a loss for `num_classes` knows."""
-    low, high = int(labels.min()), int(labels.max())
+    low, high = map(int, labels.aminmax())
     if low < 0 or high >= num_classes:
         bad = low if low < 0 else high
         raise InputError(f"labels must be from 0 to num_classes - 1 = {num_classes - 1}; got {bad}.")
 
 
-def _prepare(loss: PairLoss, x: Tensor) -> Tensor:
-    """Float32 or wider, normalised or centred as the loss compares them."""
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    if loss.measure == "snr":
-        return x - x.mean(1, keepdim=True)
-    return F.normalize(x, dim=1, eps=1e-12) if loss.normalize else x
-
-
-def _in_order(x: Tensor, order: Tensor) -> Tensor:
-    """x[order], or x itself where that is the same: proxies may be many, and they come in order."""
-    return x if torch.equal(order, torch.arange(len(x), device=x.device)) else x[order]
-
-
 def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
-    labels, rows = labels.sort(stable=True)
-    known, columns = (labels, rows) if reference_labels is None else reference_labels.sort(stable=True)
-    start = torch.searchsorted(known, labels)
-    stop = torch.searchsorted(known, labels, right=True)
-    own = torch.arange(len(labels), device=labels.device) if reference_labels is None else None
-    present = (stop - start > (0 if own is None else 1)).sum()
-    return Layout(labels, rows, columns, start, stop, own, present)
+    sorted_labels, rows = _sorted(labels)
+    known, columns = (sorted_labels, rows) if reference_labels is None else _sorted(reference_labels)
+    start, stop = known.searchsorted(sorted_labels), known.searchsorted(sorted_labels, "right")
+    return Layout(sorted_labels, rows, columns, start, stop, reference_labels is None)
 
 
-def _usable(loss: PairLoss, num_pos: Tensor, num_neg: Tensor) -> Tensor:
+def _sorted(labels: Tensor) -> tuple[Integers, Integers]:
+    """Labels in ascending order, and where each of them stood."""
+    found = labels.cpu().numpy().astype(np.int64, copy=False)
+    order = found.argsort(kind="stable")
+    return found[order], order
+
+
+def _unusable(loss: PairLoss, num_pos: Any, num_neg: Any) -> Any:
+    """Which queries lack what the loss needs; the counts may be numpy's or torch's."""
     if loss.needs == "nothing":
-        return torch.ones_like(num_pos, dtype=torch.bool)
-    return (num_pos > 0) & (num_neg > 0) if loss.needs == "both" else num_pos > 0
+        return num_pos < 0
+    return num_pos * num_neg == 0 if loss.needs == "both" else num_pos == 0
+
+
+def _tensor(array: NDArray[Any], like: Tensor) -> Tensor:
+    return torch.from_numpy(array).to(like.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Vectors: as they are given, as they are compared, and the way back
+
+
+class Vectors(NamedTuple):
+    """Vectors in label order."""
+
+    x: Tensor  # (N, D) float32 or wider, as they are compared
+    unit: Tensor | None  # (N, D) the same before the origin was moved, and
+    norms: Tensor | None  # (N, 1) what they were divided by, where they were normalised
+
+
+def _compared(loss: PairLoss, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Vectors normalised or centred, as the loss compares them, and what they were divided by to be normalised."""
+    if loss.measure == "snr":
+        return x - x.mean(1, keepdim=True), None
+    if not loss.normalize:
+        return x, None
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=MIN_NORM)
+    return x / norms, norms
+
+
+def _prepare(
+    loss: PairLoss, layout: Layout, compared: bool, queries: Tensor, references: Tensor | None
+) -> tuple[Vectors, Vectors | None]:
+    """Queries and references in label order; `compared` if they are as the loss compares them already."""
+    given = [(queries, layout.rows)] + ([] if references is None else [(references, layout.columns)])
+    wide = functools.reduce(torch.promote_types, [x.dtype for x, _ in given], torch.float32)
+    found = []
+    for x, order in given:
+        x = _in_order(x.to(wide), order)
+        found.append((x, None) if compared else _compared(loss, x))
+    origin = found[-1][0].mean(0) if loss.measure in ("euclidean", "sqeuclidean") else None
+    q, *r = (
+        Vectors(x if origin is None else x - origin, None if norms is None else x, norms) for x, norms in found
+    )  # distances do not move with the origin, but their rounding does
+    return q, r[0] if r else None
+
+
+def _in_order(x: Tensor, order: Integers) -> Tensor:
+    """x[order], or x itself where that is the same: proxies may be many, and they come in order."""
+    return x.index_select(0, _tensor(order, x)) if (order[1:] < order[:-1]).any() else x
+
+
+def _pull_back(loss: PairLoss, compared: bool, grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
+    """From the gradient with respect to prepared vectors to that with respect to the vectors given; overwrites it."""
+    if vectors.unit is not None and vectors.norms is not None:  # a vector at the floor is scaled, not normalised
+        along = (grad * vectors.unit).sum(1, keepdim=True).mul_(vectors.norms > MIN_NORM)
+        grad = grad.addcmul_(vectors.unit, along, value=-1).div_(vectors.norms)
+    elif loss.measure == "snr" and not compared:
+        grad = grad.sub_(grad.mean(1, keepdim=True))
+    return _in_order(grad, order.argsort())
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -461,7 +513,9 @@ class Places(NamedTuple):
     """Where the positives of a block's queries are."""
 
     pos_index: Tensor  # (B, P) columns of the positives; padding points at column N
-    own_index: Tensor  # (B, P + 1) columns that are no negatives: the positives, the query itself, padding
+    own_index: Tensor  # (B, P + 2) columns that are no negatives: the positives, the query itself, column N
+    padding: Tensor | None  # (B, P) where `pos_index` is padding, if any is
+    unusable: Tensor | None  # (B,) queries that lack what the loss needs, if any does
     num_pos: Tensor  # (B,)
     num_neg: Tensor  # (B,)
     labels: Tensor  # (B,)
@@ -474,44 +528,55 @@ class Answer(NamedTuple):
     """One weighed block: sums and weights, nothing divided yet."""
 
     value: Tensor  # ()
-    terms: Tensor  # ()
+    terms: Tensor | int  # () what the block adds to the divisor, which is at least 1
     weights: Tensor  # (B, N + 1) dL/dS
-    norm_pull: Tensor  # (B, 1) 2 dL/d|q|^2
+    norm_pull: Tensor  # (B, 1) 2 dL/d|q|^2, for measures that are squared distances
     params: tuple[Tensor, ...]
 
 
-def _places(layout: Layout, at: slice) -> Places:
+def _places(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> Places:
     start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
-    nobody = len(layout.columns)
-    longest = int((stop - start).max())
-    own_index = start + torch.arange(longest, device=start.device)  # (B, P or P + 1)
-    own_index = own_index.masked_fill(own_index >= stop, nobody)
-    pos_index = own_index
-    if layout.own is not None:  # step over the query itself
-        own = layout.own[at, None]
-        pos_index = start + torch.arange(longest - 1, device=start.device)
-        pos_index = pos_index + (pos_index >= own)
-        pos_index = pos_index.masked_fill(pos_index >= stop, nobody)
-    order = torch.arange(at.start, at.stop, device=start.device)
-    counts = layout.num_pos[at], layout.num_neg[at]
-    return Places(pos_index, own_index, *counts, layout.labels[at], layout.rows[at], order, layout.present)
+    nobody, longest, order = len(layout.columns), int((stop - start).max()), np.arange(at.start, at.stop)
+    own_index = start + np.arange(longest + 1)
+    pos_index = own_index[:, :longest]
+    if layout.own:  # step over the query itself
+        pos_index = pos_index[:, :-1] + (pos_index[:, :-1] >= order[:, None])
+    padding = pos_index >= stop
+    unusable = _unusable(loss, layout.num_pos[at], layout.num_neg[at])
+    num_pos, num_neg = torch.from_numpy(np.stack([layout.num_pos[at], layout.num_neg[at]])).to(like)
+    return Places(
+        _tensor(np.where(padding, nobody, pos_index), like),
+        _tensor(np.where(own_index >= stop, nobody, own_index), like),
+        _tensor(padding, like) if padding.any() else None,
+        _tensor(unusable, like) if unusable.any() else None,
+        num_pos,
+        num_neg,
+        _tensor(layout.labels[at], like),
+        _tensor(layout.rows[at], like),
+        _tensor(order, like),
+        like.new_tensor(np.count_nonzero(layout.num_pos)),
+    )
 
 
 def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
-    """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), `Places`."""
+    """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), `Places`.
+
+    The squares are for measures that need them.
+    """
     squared = MEASURES[loss.measure].squared
     blocks = max(1, round(len(q) * len(r) / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
     step = loss.block_rows or max(MIN_BLOCK_ROWS, math.ceil(len(q) / blocks))
-    column_sq = r.square().sum(1)  # (N + 1,)
+    column_sq = r.square().sum(1) if squared else None  # (N + 1,)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
-        row_sq = q[at].square().sum(1, keepdim=True)
-        u = (
-            _squared_distances(q[at], r, row_sq, column_sq, at if layout.own is not None else None)
-            if squared
-            else q[at] @ r.T
-        )
-        yield at, u, row_sq.clamp(min=MIN_VARIANCE * q.shape[1]), _places(layout, at)
+        rows = q[at]
+        places = _places(loss, layout, at, q)
+        if column_sq is None:
+            yield at, rows @ r.T, rows, places
+            continue
+        row_sq = rows.square().sum(1, keepdim=True)
+        u = _squared_distances(rows, r, row_sq, column_sq, at if layout.own else None)
+        yield at, u, row_sq.clamp_(min=MIN_VARIANCE * q.shape[1]), places
 
 
 def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, own: slice | None) -> Tensor:
@@ -520,6 +585,8 @@ def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, 
     if own is not None:
         u[:, own].fill_diagonal_(torch.inf)  # a query and itself: never looked at, and not to be looked for
     (crowded,) = (u.amin(1) < CLOSE * row_sq[:, 0]).nonzero(as_tuple=True)
+    if not len(crowded):
+        return u.clamp_(min=0)
     i, j = (u[crowded] < CLOSE * row_sq[crowded]).nonzero(as_tuple=True)
     step = max(1, BLOCK_ENTRIES // q.shape[1])
     for near, far in zip(crowded[i].split(step), j.split(step), strict=True):
@@ -531,22 +598,20 @@ def _block(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, 
     """The block as the loss sees it; `u` is overwritten."""
     measure = MEASURES[loss.measure]
     x = measure.forward(u, row_sq)
-    padding = places.pos_index == x.shape[1] - 1
-    pos = x.gather(1, places.pos_index).masked_fill(padding, -measure.far)
+    pos = x.gather(1, places.pos_index)
+    if places.padding is not None:
+        pos.masked_fill_(places.padding, -measure.far)
     neg = x.scatter_(1, places.own_index, measure.far)
-    neg[:, -1] = measure.far
-    _, _, num_pos, num_neg, labels, rows, order, present = places
-    num_pos, num_neg = num_pos.to(x.dtype), num_neg.to(x.dtype)
     block = Block(
         pos,
         neg,
-        num_pos,
-        num_neg,
-        labels,
-        rows,
-        order,
+        places.num_pos,
+        places.num_neg,
+        places.labels,
+        places.rows,
+        places.order,
         places.pos_index,
-        present.to(x.dtype),
+        places.present,
         survey,
         dim,
         loss.turn,
@@ -561,17 +626,29 @@ def _weigh(loss: PairLoss, block: Block, row_sq: Tensor, places: Places) -> Answ
     measure = MEASURES[loss.measure]
     value, pos, neg, terms, params = loss.weigh(block)
     pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
-    terms = torch.ones_like(value) if terms is None or loss.reduction != "terms" else terms
-    if loss.needs != "nothing":
-        unusable = ~_usable(loss, block.num_pos, block.num_neg)  # (B,)
+    unusable = places.unusable
+    if loss.miner is not None and loss.needs != "nothing":  # what it needs may not have been mined
+        unusable = _unusable(loss, block.num_pos, block.num_neg)  # (B,)
+    if unusable is not None:
         pos[unusable] = 0.0
         neg[unusable] = 0.0
-        value, terms = value.masked_fill(unusable, 0.0), terms.masked_fill(unusable, 0.0)
-    held = row_sq <= MIN_VARIANCE * block.dim
-    pull = measure.to_norm(pos, block.pos, held) + measure.to_norm(neg, block.neg, held) if measure.squared else row_sq
+        value = value.masked_fill(unusable, 0.0)
+    pull = row_sq
+    if measure.squared:
+        held = row_sq <= MIN_VARIANCE * block.dim
+        pull = measure.to_norm(pos, block.pos, held) + measure.to_norm(neg, block.neg, held)
     weights = neg.scatter_(1, places.own_index, 0.0).scatter_(1, places.pos_index, pos)
-    weights[:, -1] = 0.0
-    return Answer(value.sum(), terms.sum(), weights, pull, params)
+    if places.padding is not None:
+        weights[:, -1] = 0.0
+    return Answer(value.sum(), _divisor(loss, value, terms, unusable), weights, pull, params)
+
+
+def _divisor(loss: PairLoss, value: Tensor, terms: Tensor | None, unusable: Tensor | None) -> Tensor | int:
+    """What the rows of a block (B,) add to the divisor of the sum of their values."""
+    if loss.reduction in ("sum", "batch"):
+        return len(value) if loss.reduction == "batch" else 0
+    counts = torch.ones_like(value) if terms is None or loss.reduction == "usable" else terms
+    return (counts if unusable is None else counts.masked_fill(unusable, 0.0)).sum()
 
 
 def _answer(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, places: Places, survey: Tensor) -> Answer:
@@ -606,32 +683,39 @@ def _answers(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[t
         yield at, answer(loss, q.shape[1], u, row_sq, places, survey)
 
 
-def _divisor(loss: PairLoss, queries: int, terms: Tensor) -> Tensor:
-    if loss.reduction in ("usable", "terms"):
-        return terms.clamp(min=1)
-    return torch.full_like(terms, queries if loss.reduction == "batch" else 1)
-
-
 def _with_nobody(references: Tensor) -> Tensor:
     """The references and one zero row, the column that padding points at."""
     return torch.cat([references, references.new_zeros(1, references.shape[1])])
 
 
+class Plan(NamedTuple):
+    """What is done with the vectors and parameters that `_Stream` is given."""
+
+    loss: PairLoss
+    layout: Layout
+    compared: bool  # whether the vectors are as the loss compares them already
+    wanted: bool  # whether a gradient is
+
+
 class _Stream(torch.autograd.Function):
-    """Value and gradients together: the weights of a block live only while it is being weighed."""
+    """Value and gradients together: the weights of a block live only while it is being weighed.
+
+    Inputs are the queries, the references or None, and parameters. (Torch looks at the signature in every call, and the
+    shorter it is the sooner it has read it.)
+    """
 
     @staticmethod
-    def forward(
-        loss: PairLoss, layout: Layout, wanted: bool, q: Tensor, references: Tensor | None, *parameters: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
+        loss, layout, compared, wanted = plan
+        queries, references, *parameters = inputs
         if loss.training:
-            loss.turn += 1  # here and not in the module: functional transforms allow it below their level
+            loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
         squared = MEASURES[loss.measure].squared
-        with torch.autocast(q.device.type, enabled=False):
-            r = _with_nobody(q if references is None else references)
-            value, terms = q.new_zeros(()), q.new_zeros(())
-            grad_q, grad_r, column_pull = torch.zeros_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
-            grads = [torch.zeros_like(p) for p in parameters]
+        with torch.autocast(queries.device.type, enabled=False):
+            by_row, by_column = _prepare(loss, layout, compared, queries, references)
+            q, r = by_row.x, _with_nobody((by_row if by_column is None else by_column).x)
+            value, terms, grads = q.new_zeros(()), q.new_zeros(()), [torch.zeros_like(p) for p in parameters]
+            grad_q, grad_r, column_pull = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
             for at, answer in _answers(loss, layout, q, r):
                 value += answer.value
                 terms += answer.terms
@@ -644,30 +728,34 @@ class _Stream(torch.autograd.Function):
                     column_pull -= answer.weights.sum(0)[:, None]
                 for grad, part in zip(grads, answer.params, strict=True):
                     grad += part
-            if squared:
-                grad_r += column_pull * r
-            divisor = _divisor(loss, len(q), terms)
-            grad_r = grad_r[:-1]
-            if references is None:
-                return value / divisor, grad_q.add_(grad_r).div_(divisor), None, *(g / divisor for g in grads)
-            return value / divisor, grad_q.div_(divisor), grad_r.div_(divisor), *(g / divisor for g in grads)
+            divisor = terms.clamp_(min=1)
+            value, grads = value / divisor, [grad / divisor for grad in grads]
+            if not wanted:
+                return value, None, None, *grads
+            grad_r = (grad_r.addcmul_(column_pull, r) if squared else grad_r)[:-1]
+            if by_column is None or references is None:
+                grad_q = _pull_back(loss, compared, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
+                return value, grad_q.to(queries.dtype), None, *grads
+            grad_q = _pull_back(loss, compared, grad_q.div_(divisor), by_row, layout.rows)
+            grad_r = _pull_back(loss, compared, grad_r.div_(divisor), by_column, layout.columns)
+            return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
         grads = [g for g in output[1:] if g is not None]
         ctx.mark_non_differentiable(*grads)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[3:], *output[1:])
+        ctx.save_for_backward(*inputs[1:], *output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad_value: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         half = len(ctx.saved_tensors) // 2
         inputs, grads = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
         if grad_value is None:
-            return (None,) * (3 + half)
+            return (None,) * (1 + half)
         scale = _Scale.apply if torch.is_grad_enabled() else _scale  # a second derivative is asked for
         scaled = [None if g is None else scale(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]
-        return None, None, None, *scaled
+        return None, *scaled
 
 
 def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
@@ -705,13 +793,14 @@ def pair_weights(
     Rows are the embeddings; columns the references, the proxies of losses that hold them, or the embeddings again.
     """
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        layout, q, r, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
-        r = q if r is None else r
+        layout, queries, references, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
+        by_row, by_column = _prepare(loss, layout, pairing is not None, queries, references)
+        q, r = by_row.x, (by_row if by_column is None else by_column).x
         w, terms = q.new_zeros(len(q), len(r)), q.new_zeros(())
         for at, answer in _answers(loss, layout, q, _with_nobody(r)):
-            w[layout.rows[at, None], layout.columns] = answer.weights[:, :-1]
+            w[_tensor(layout.rows[at, None], w), _tensor(layout.columns, w)] = answer.weights[:, :-1]
             terms += answer.terms
-        w /= _divisor(loss, len(q), terms)
+        w /= terms.clamp(min=1)
         held = loss.held(labels)
         if held is not None and held.as_rows:
             return w.T.contiguous()

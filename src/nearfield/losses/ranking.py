@@ -133,7 +133,7 @@ class SmoothAP(PairLoss):
     "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
     space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
-    recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-4),
+    recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-5),
 )
 class RankedList(PairLoss):
     """Ranked list: positives within alpha - margin, negatives beyond alpha, near negatives weighted up.

@@ -54,7 +54,7 @@ function atlasSection() {
       if (x > -30 && y > -30 && x < width + 30 && y < height + 30) seen.push([i, x, y]);
     }
     const near = D.sheets && state.k > 1.5 && seen.length <= PICTURES_IN_SIGHT;
-    const radius = Math.min(7, (chosen.length > 1500 ? 2.6 : 3.6) * Math.sqrt(state.k));
+    const radius = Math.min(7, (chosen.length > 1500 ? 2.6 : 3.6) * Math.sqrt(state.k * Math.min(1, unit() / 560)));
     const isLit = (i) => !lit.size || lit.has(items.labels[chosen[i]]);
     for (const pass of [false, true]) {
       pen2d.globalAlpha = pass ? 0.92 : 0.14;
