@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nearfield import losses
+from nearfield.assembly import build_learner
 from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
 from nearfield.losses.relations import RelationalEmbedder
 from nearfield.runs import RunFolder
-from nearfield.assembly import build_learner
 from nearfield.training import train
 
 M, K, FEATURES, D = 12, 4, 20, 8

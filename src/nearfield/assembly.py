@@ -20,7 +20,6 @@ from nearfield.pairs import PairLoss
 from nearfield.samplers import BatchSampler
 from nearfield.samplers import build_sampler as sampler_by_name
 
-
 ANY_CLASSES = 1000  # as many as any method needs, where a loss is built only to be looked at
 
 

@@ -303,15 +303,9 @@ class Layout(NamedTuple):
     columns: Integers  # (N,) where each reference stood
     start: Integers  # (M,) first reference with the query's label
     stop: Integers  # (M,) one past the last
+    num_pos: Integers  # (M,)
+    num_neg: Integers  # (M,)
     own: bool  # whether queries and references are the same items
-
-    @property
-    def num_pos(self) -> Integers:
-        return self.stop - self.start - self.own
-
-    @property
-    def num_neg(self) -> Integers:
-        return len(self.columns) - (self.stop - self.start)
 
 
 class Scene(NamedTuple):
@@ -430,7 +424,8 @@ def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
     sorted_labels, rows = _sorted(labels)
     known, columns = (sorted_labels, rows) if reference_labels is None else _sorted(reference_labels)
     start, stop = known.searchsorted(sorted_labels), known.searchsorted(sorted_labels, "right")
-    return Layout(sorted_labels, rows, columns, start, stop, reference_labels is None)
+    own, same = reference_labels is None, stop - start
+    return Layout(sorted_labels, rows, columns, start, stop, same - own, len(columns) - same, own)
 
 
 def _sorted(labels: Tensor) -> tuple[Integers, Integers]:
@@ -542,15 +537,15 @@ def _places(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> Places:
     if layout.own:  # step over the query itself
         pos_index = pos_index[:, :-1] + (pos_index[:, :-1] >= order[:, None])
     padding = pos_index >= stop
-    unusable = _unusable(loss, layout.num_pos[at], layout.num_neg[at])
-    num_pos, num_neg = torch.from_numpy(np.stack([layout.num_pos[at], layout.num_neg[at]])).to(like)
+    num_pos, num_neg = layout.num_pos[at], layout.num_neg[at]
+    unusable = _unusable(loss, num_pos, num_neg)
     return Places(
         _tensor(np.where(padding, nobody, pos_index), like),
         _tensor(np.where(own_index >= stop, nobody, own_index), like),
         _tensor(padding, like) if padding.any() else None,
         _tensor(unusable, like) if unusable.any() else None,
-        num_pos,
-        num_neg,
+        _tensor(num_pos, like).to(like.dtype),
+        _tensor(num_neg, like).to(like.dtype),
         _tensor(layout.labels[at], like),
         _tensor(layout.rows[at], like),
         _tensor(order, like),

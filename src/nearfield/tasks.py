@@ -22,7 +22,7 @@ from nearfield.errors import InputError, RunError
 from nearfield.plan import Bench, Outcome, Task
 from nearfield.runs import RunFolder
 from nearfield.testing import score_test
-from nearfield.training import TrainingWarning, train
+from nearfield.training import Diverged, TrainingWarning, train
 
 Stop = Callable[[], bool]
 Share = Callable[[float], None]  # is told the share of the task that is done
@@ -101,7 +101,7 @@ def _value(folds: list[dict[str, Any]], bench: Bench) -> float:
 
 def _is_the_settings_fault(error: Exception) -> bool:
     """Whether the same setting would fail again: the loss diverged, or a parameter is out of its range."""
-    return isinstance(error, InputError) or "the loss became" in str(error)
+    return isinstance(error, InputError | Diverged)
 
 
 def _clear_another(run: RunConfig, folder: Path) -> None:

@@ -59,6 +59,10 @@ class TrainingWarning(UserWarning):
     """Something goes wrong in training; see `nearfield.doctor`."""
 
 
+class Diverged(RunError):
+    """The loss became infinite or NaN."""
+
+
 class Interrupted(BaseException):
     """The run was asked to stop; its checkpoint is written."""
 
@@ -212,7 +216,7 @@ def _train(run: Run) -> dict[str, Any]:
         step += 1
         latest["loss"] = value.item() / scaler.get_scale()
         if not math.isfinite(latest["loss"]):
-            raise RunError(f"the loss became {latest['loss']} at step {step}; lower optimizer.lr or check the data.")
+            raise Diverged(f"the loss became {latest['loss']} at step {step}; lower optimizer.lr or check the data.")
         scaler.update()
         if average is not None:
             average.update_parameters(model)

@@ -37,6 +37,4 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def _cannot_write(folder: Path, error: OSError) -> RunError:
-    return RunError(
-        f"cannot write {folder}: {error.strerror or error}. Free space or choose another folder."
-    )
+    return RunError(f"cannot write {folder}: {error.strerror or error}. Free space or choose another folder.")
