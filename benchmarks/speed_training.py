@@ -84,9 +84,8 @@ class Trainer:
         command = [sys.executable, "-m", "benchmarks.speed_training", "--case", json.dumps(case | {"threads": threads})]
         env = {**os.environ, "GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": str(threads)}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        self.steps = 1
-        self.mb = self._take(1)["mb"]  # of the second step: the first one makes what stays
-        self.steps = max(1, round(SECONDS / min(self._take(1)["seconds"] for _ in range(3))))
+        second = self._take(1)  # the first one makes what stays
+        self.mb, self.steps = second["mb"], max(1, round(SECONDS / second["seconds"]))
 
     def _take(self, steps: int) -> dict[str, float]:
         assert self.process.stdin

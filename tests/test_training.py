@@ -166,7 +166,7 @@ def test_unknown_names_fail_before_training(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:step 6. validation is flat")  # six steps are no time
 def test_it_learns(tmp_path: Path) -> None:
-    config = config_of("steps=60", "eval_every=1", "model.width=8", "optimizer.warmup_steps=5", "method.name=fastap")
+    config = config_of("steps=60", "eval_every=1", "model.width=8", "optimizer.warmup_steps=5", "method.name=supcon")
     train(config, tmp_path)
     losses = [record["loss"] for record in RunFolder(tmp_path).records() if "loss" in record]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])

@@ -430,7 +430,7 @@ def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
 
 def _sorted(labels: Tensor) -> tuple[Integers, Integers]:
     """Labels in ascending order, and where each of them stood."""
-    found = labels.cpu().numpy().astype(np.int64, copy=False)
+    found = np.array(labels.tolist(), np.int64)  # functional transforms hide a tensor's memory from numpy
     order = found.argsort(kind="stable")
     return found[order], order
 
@@ -556,7 +556,7 @@ def _places(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> Places:
 def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, Places]]:
     """For each block of rows: its place, u (B, N + 1) as its measure wants it, the queries' |q|^2 (B, 1), `Places`.
 
-    The squares are for measures that need them.
+    Measures that are no squared distances do without |q|^2.
     """
     squared = MEASURES[loss.measure].squared
     blocks = max(1, round(len(q) * len(r) / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
@@ -564,14 +564,12 @@ def _sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tup
     column_sq = r.square().sum(1) if squared else None  # (N + 1,)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
-        rows = q[at]
-        places = _places(loss, layout, at, q)
         if column_sq is None:
-            yield at, rows @ r.T, rows, places
+            yield at, q[at] @ r.T, q.new_empty(0), _places(loss, layout, at, q)
             continue
-        row_sq = rows.square().sum(1, keepdim=True)
-        u = _squared_distances(rows, r, row_sq, column_sq, at if layout.own else None)
-        yield at, u, row_sq.clamp_(min=MIN_VARIANCE * q.shape[1]), places
+        row_sq = q[at].square().sum(1, keepdim=True)
+        u = _squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
+        yield at, u, row_sq.clamp_(min=MIN_VARIANCE * q.shape[1]), _places(loss, layout, at, q)
 
 
 def _squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, own: slice | None) -> Tensor:
