@@ -221,8 +221,7 @@ def _print_results(results: BenchResults, arguments: argparse.Namespace) -> None
 
     board = _board(results)
     if board and not arguments.json:
-        wide = console if console.is_terminal else Console(highlight=False, width=160)
-        wide.print(leaderboard_table(board, results))
+        _wide().print(leaderboard_table(board, results))
         unequal = [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
         for line in [*unequal, *verdict_lines(board)]:
             console.print(line, soft_wrap=True, markup=False)
@@ -235,12 +234,17 @@ def _print_results(results: BenchResults, arguments: argparse.Namespace) -> None
         console.print(f"Report: {report}", soft_wrap=True)
 
 
+def _wide() -> Console:
+    """As wide as the terminal; wide enough for the table where there is none."""
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
 def _print_so_far(watched: Watched) -> None:
     """The table as it is when somebody stops the bench."""
     results = watched.results()
     board = _board(results)
     if board:
-        console.print(leaderboard_table(board, results))
+        _wide().print(leaderboard_table(board, results))
     notes.print(f"{watched.done} of {watched.total} tasks are done. Missing:", soft_wrap=True)
     for line in results.missing[:20]:
         notes.print(f"  {line}", soft_wrap=True, markup=False)

@@ -454,8 +454,8 @@ class Vectors(NamedTuple):
     """Vectors in label order."""
 
     x: Tensor  # (N, D) float32 or wider, as they are compared
-    unit: Tensor | None  # (N, D) the same before the origin was moved, and
-    norms: Tensor | None  # (N, 1) what they were divided by, where they were normalised
+    unmoved: Tensor  # (N, D) the same before the origin was moved
+    norms: Tensor | None  # (N, 1) what they were divided by, if they were normalised
 
 
 def _compared(loss: PairLoss, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -474,15 +474,14 @@ def _prepare(
     """Queries and references in label order; `compared` if they are as the loss compares them already."""
     given = [(queries, layout.rows)] + ([] if references is None else [(references, layout.columns)])
     wide = functools.reduce(torch.promote_types, [x.dtype for x, _ in given], torch.float32)
-    found = []
-    for x, order in given:
-        x = _in_order(x.to(wide), order)
-        found.append((x, None) if compared else _compared(loss, x))
-    origin = found[-1][0].mean(0) if loss.measure in ("euclidean", "sqeuclidean") else None
-    q, *r = (
-        Vectors(x if origin is None else x - origin, None if norms is None else x, norms) for x, norms in found
-    )  # distances do not move with the origin, but their rounding does
-    return q, r[0] if r else None
+    ordered = [_in_order(x.to(wide), order) for x, order in given]
+    found = [(x, None) if compared else _compared(loss, x) for x in ordered]
+    if loss.measure not in ("euclidean", "sqeuclidean"):
+        sides = [Vectors(x, x, norms) for x, norms in found]
+    else:  # distances do not move with the origin, but their rounding does
+        origin = found[-1][0].mean(0)
+        sides = [Vectors(x - origin, x, norms) for x, norms in found]
+    return sides[0], None if references is None else sides[1]
 
 
 def _in_order(x: Tensor, order: Integers) -> Tensor:
@@ -492,9 +491,10 @@ def _in_order(x: Tensor, order: Integers) -> Tensor:
 
 def _pull_back(loss: PairLoss, compared: bool, grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
     """From the gradient with respect to prepared vectors to that with respect to the vectors given; overwrites it."""
-    if vectors.unit is not None and vectors.norms is not None:  # a vector at the floor is scaled, not normalised
-        along = (grad * vectors.unit).sum(1, keepdim=True).mul_(vectors.norms > MIN_NORM)
-        grad = grad.addcmul_(vectors.unit, along, value=-1).div_(vectors.norms)
+    _, unit, norms = vectors
+    if norms is not None:
+        along = (grad * unit).sum(1, keepdim=True).mul_(norms > MIN_NORM)  # what is shorter is no unit vector
+        grad = grad.addcmul_(unit, along, value=-1).div_(norms)
     elif loss.measure == "snr" and not compared:
         grad = grad.sub_(grad.mean(1, keepdim=True))
     return _in_order(grad, order.argsort())
