@@ -27,7 +27,7 @@ BATCHES = {
     "shuffle": "batches of any images, not of some from each class",
     "npairs": "batches of two images a class",
     "episodic": "batches are episodes of few classes",
-    "fastap": "batches of classes from two categories",
+    "fastap": "batches of whole classes, in random order",
     "fastap_hard": "batches of classes from two hard categories",
 }
 

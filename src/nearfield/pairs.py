@@ -738,7 +738,9 @@ class _Stream(torch.autograd.Function):
         grads = [g for g in output[1:] if g is not None]
         ctx.mark_non_differentiable(*grads)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[1:], *output[1:])
+        needed = ctx.needs_input_grad[1:]  # what needs no gradient, such as a memory, may change meanwhile
+        kept = (*inputs[1:], *output[1:])
+        ctx.save_for_backward(*(x if need else None for x, need in zip(kept, needed * 2, strict=True)))
 
     @staticmethod
     def backward(ctx: Any, grad_value: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
@@ -747,7 +749,8 @@ class _Stream(torch.autograd.Function):
         if grad_value is None:
             return (None,) * (1 + half)
         scale = _Scale.apply if torch.is_grad_enabled() else _scale  # a second derivative is asked for
-        scaled = [None if g is None else scale(grad_value, g, x) for x, g in zip(inputs, grads, strict=True)]
+        pairs = zip(inputs, grads, strict=True)
+        scaled = [None if x is None or g is None else scale(grad_value, g, x) for x, g in pairs]
         return None, *scaled
 
 
