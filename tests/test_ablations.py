@@ -34,9 +34,10 @@ VARIED = {  # the only keys of a run, or of its method, that may differ between 
         "eval_every",
         "optimizer.warmup_steps",
     },
+    "batch-size-equal-steps": {"sampler.batch_size", "chunk"},
     "embedding-size": {"model.dim"},
     "bins": {"method.params.bins"},
-    "similarity-types": {"method.name", "method.params.mine", "method.params.weight"},
+    "similarity-types": {"method.name", "method.params.mine", "method.params.weight", "method.params.miner"},
     "sampling": {"sampler.name"},
     "backbone": {"model.backbone", "model.weights"},
 }
@@ -183,7 +184,9 @@ def test_two_values_make_one_sentence() -> None:
 def test_names_have_no_course() -> None:
     lines = words(outcome_of("similarity-types", {value: 0.4 + 0.02 * i for i, value in enumerate(PAIR_LOSSES)}))
     assert len(lines) == 1
-    assert lines[0].startswith("the highest mean is that of MS: better than MS weighting, bin_lifted")
+    assert lines[0].startswith(
+        "the highest mean is that of MS: better than lifted_star, mined, binomial, mined, MS weighting"
+    )
 
 
 def test_only_shared_seeds_are_compared_and_what_is_missing_is_said() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nearfield import losses
 from nearfield.errors import InputError
-from nearfield.mining import DistanceWeightedMiner, HardMiner, MultiSimilarityMiner, SemiHardMiner, keep
+from nearfield.mining import MINERS, DistanceWeightedMiner, HardMiner, MultiSimilarityMiner, SemiHardMiner, keep
 from nearfield.pairs import Block, Miner, pair_weights
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
@@ -331,6 +331,20 @@ def test_multi_similarity_mines_by_default_and_a_given_miner_takes_the_place_of_
     assert torch.equal(own(x, labels), by_hand(x, labels))
     assert torch.equal(replaced(x, labels), hard(x, labels))
     assert not torch.equal(own(x, labels), hard(x, labels))
+
+
+@pytest.mark.parametrize("name", MINERS)
+def test_a_miner_by_name_is_the_published_one(name: str) -> None:
+    x, labels = ZOO["random"]
+    by_name = losses.create("binomial", miner=name)
+    by_hand = losses.create("binomial", miner=MINERS[name]())
+    assert torch.equal(by_name(x, labels), by_hand(x, labels))
+    assert not torch.equal(by_name(x, labels), losses.create("binomial")(x, labels))
+
+
+def test_an_unknown_miner_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"there is no 'semi_hard'.*did you mean 'semihard'"):
+        losses.create("binomial", miner="semi_hard")
 
 
 def test_any_function_of_a_block_is_a_miner() -> None:

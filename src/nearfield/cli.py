@@ -123,7 +123,8 @@ def _add_worker(commands: _Commands) -> None:  # type: ignore[valid-type]
 def _add_ablate(commands: _Commands) -> None:  # type: ignore[valid-type]
     summary = "repeat an ablation of the papers: one thing varied, all else equal; table, figure and verdicts"
     parser = _add(commands, "ablate", summary, "nearfield ablate bins --data omniglot --seeds 5 --set run.steps=400")
-    names = ("batch-size", "embedding-size", "bins", "similarity-types", "sampling", "backbone")
+    sizes = ("batch-size", "batch-size-equal-steps", "embedding-size")
+    names = (*sizes, "bins", "similarity-types", "sampling", "backbone")
     parser.add_argument("name", choices=names, help="what is varied")
     parser.add_argument("--values", nargs="+", metavar="VALUE", help="values of the axis (default: the ablation's own)")
     parser.add_argument(

@@ -1,19 +1,22 @@
 """Mining: which pairs of a block a loss gets to see. A miner moves the others infinitely far or near.
 
-A miner is any function from `Block` to `Block`; it composes with every pair loss through `miner=`.
+A miner is any function from `Block` to `Block`; it composes with every pair loss through `miner=`, where those of
+`MINERS` may be given by name.
 Axes: B queries of a block, P positives, N references, K draws.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearfield.pairs import Block, exp_, is_real, log_mask
+from nearfield.errors import InputError, nearest
+from nearfield.pairs import Block, Miner, exp_, is_real, log_mask
 
 
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
@@ -96,6 +99,23 @@ class DistanceWeightedMiner:
         drawn, found = draw_by_distance(d, block, self)
         times = torch.zeros_like(d).scatter_add_(1, drawn, found.to(d.dtype))
         return keep(block, neg=times.gt_(0))
+
+
+MINERS: dict[str, Callable[[], Miner]] = {
+    "multi_similarity": MultiSimilarityMiner,
+    "hard": HardMiner,
+    "semihard": SemiHardMiner,
+    "distance_weighted": DistanceWeightedMiner,
+}
+
+
+def miner(name: str) -> Miner:
+    """The miner called `name`, as published; InputError names the nearest."""
+    if name not in MINERS:
+        raise InputError(
+            f"miner must be a function of a block or a name; there is no {name!r}; {nearest(name, MINERS)}"
+        )
+    return MINERS[name]()
 
 
 def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:

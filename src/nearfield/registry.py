@@ -11,6 +11,7 @@ from torch import nn
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
+from nearfield.mining import miner
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def method(name: str) -> Method:
 
 
 def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
-    """Build the method `name`; `preset` fills in a published setting, `params` override it."""
+    """Build the method `name`; `preset` fills in a published setting, `params` override it; a miner may be a name."""
     found = method(name)
     if preset is not None and preset not in found.presets:
         raise InputError(f"{name} has no preset {preset!r}; {nearest(preset, found.presets)}")
@@ -96,6 +97,8 @@ def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
     missing = [n for n, p in found.parameters.items() if p.default is p.empty and n not in params]
     if missing:
         raise InputError(f"{name} needs {' and '.join(missing)}; give {missing[0]}=... to create().")
+    if isinstance(params.get("miner"), str):
+        params["miner"] = miner(params["miner"])
     return found.build(**params)
 
 
