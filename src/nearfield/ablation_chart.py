@@ -13,8 +13,7 @@ from itertools import pairwise
 from math import log2
 
 from nearfield.ablation_results import METRIC, Outcome
-from nearfield.charts import CHARACTER, scale, shorten, ticks
-from nearfield.diagrams import INK, LINE, SOFT, _line, _svg, _text
+from nearfield.charts import CHARACTER, INK, LINE, SOFT, line, scale, shorten, svg, text, ticks
 from nearfield.standings import title
 from nearfield.statistics import Interval
 
@@ -67,7 +66,7 @@ def ablation_svg(outcome: Outcome, width: int = 960) -> str:
         parts += _rows(panel, left, wide, tall) if panel.in_rows else _lines(panel, left, wide, tall)
         left += wide + GAP
     words = f"{outcome.ablation.question} {title(METRIC)} by {outcome.ablation.axis}, on {outcome.data}"
-    return _svg(parts, round(left - GAP), TOP + tall + 46, words)
+    return svg(parts, round(left - GAP), TOP + tall + 46, words)
 
 
 def _ours(outcome: Outcome) -> Panel:
@@ -113,9 +112,9 @@ def _lines(panel: Panel, left: float, width: float, tall: float) -> list[str]:
     marks = ticks(*panel.bounds, 5)
     up = scale(marks[0], marks[-1], bottom, TOP)
     across = _positions(panel, start + 16, end - 16)
-    parts = [_text(left, 16, panel.title, "start"), *_level_lines(marks, up, start, end)]
+    parts = [text(left, 16, panel.title, "start"), *_level_lines(marks, up, start, end)]
     parts += _value_labels(panel, across, bottom)
-    parts.append(_text((start + end) / 2, bottom + 38, panel.axis, "middle", SOFT))
+    parts.append(text((start + end) / 2, bottom + 38, panel.axis, "middle", SOFT))
     lasts = []
     for number, one in enumerate(panel.series):
         shift = 5 * (number - (len(panel.series) - 1) / 2) if any(h for _, h in one.points.values()) else 0
@@ -123,7 +122,7 @@ def _lines(panel: Panel, left: float, width: float, tall: float) -> list[str]:
         parts += _curve(at, up, number)
         lasts.append(up(at[-1][1]))
     for y, number in zip(_spread(lasts), range(len(names)), strict=True):
-        parts.append(_text(end + 6, y + 4, names[number], "start", COLORS[number % len(COLORS)]))
+        parts.append(text(end + 6, y + 4, names[number], "start", COLORS[number % len(COLORS)]))
     return parts
 
 
@@ -141,8 +140,8 @@ def _level_lines(marks: Sequence[float], up: Callable[[float], float], start: fl
     parts = []
     for mark in marks:
         parts += [
-            _line(start, up(mark), end, up(mark), LINE, 0.5),
-            _text(start - 6, up(mark) + 4, f"{mark:g}", "end", SOFT),
+            line(start, up(mark), end, up(mark), LINE, 0.5),
+            text(start - 6, up(mark) + 4, f"{mark:g}", "end", SOFT),
         ]
     return parts
 
@@ -151,12 +150,12 @@ def _value_labels(panel: Panel, across: Mapping[str, float], bottom: float) -> l
     """Ticks with values: both ends, and of those between as many as there is room for."""
     room = int((max(across.values()) - min(across.values())) / max(1, len(across) - 1) / CHARACTER)
     texts = {value: value if panel.ordered else shorten(value, max(6, room - 1)) for value in panel.values}
-    parts = [_line(x, bottom, x, bottom + 4, SOFT, 1) for x in across.values()]
+    parts = [line(x, bottom, x, bottom + 4, SOFT, 1) for x in across.values()]
     busy: list[tuple[float, float]] = []
     for value in [panel.values[0], panel.values[-1], *panel.values[1:-1]]:
         x, half = across[value], CHARACTER * len(texts[value]) / 2
         if all(x + half + 4 < low or x - half - 4 > high for low, high in busy):
-            parts.append(_text(x, bottom + 18, texts[value], "middle"))
+            parts.append(text(x, bottom + 18, texts[value], "middle"))
             busy.append((x - half, x + half))
     return parts
 
@@ -170,8 +169,8 @@ def _curve(at: Sequence[tuple[float, float, float | None]], up: Callable[[float]
     for x, mean, half in at:
         if half:
             high, low = up(min(100.0, mean + half)), up(max(0.0, mean - half))
-            parts += [_line(x, high, x, low, color, 1.5)]
-            parts += [_line(x - 4, y, x + 4, y, color, 1.5) for y in (high, low)]
+            parts += [line(x, high, x, low, color, 1.5)]
+            parts += [line(x - 4, y, x + 4, y, color, 1.5) for y in (high, low)]
         parts.append(_dot(x, up(mean), color))
     return parts
 
@@ -201,21 +200,21 @@ def _rows(panel: Panel, left: float, width: float, tall: float) -> list[str]:
     marks = ticks(*panel.bounds, 5)
     across = scale(marks[0], marks[-1], start, end)
     down = scale(0, len(names), TOP, bottom)
-    parts = [_text(left, 16, panel.title, "start")]
+    parts = [text(left, 16, panel.title, "start")]
     for mark in marks:
-        parts += [_line(across(mark), TOP, across(mark), bottom, LINE, 0.5)]
-        parts += [_text(across(mark), bottom + 18, f"{mark:g}", "middle", SOFT)]
+        parts += [line(across(mark), TOP, across(mark), bottom, LINE, 0.5)]
+        parts += [text(across(mark), bottom + 18, f"{mark:g}", "middle", SOFT)]
     for row, (value, name) in enumerate(zip(panel.values, names, strict=True)):
         y = down(row + 0.5)
-        parts.append(_text(start - 12, y + 4, name, "end", INK))
+        parts.append(text(start - 12, y + 4, name, "end", INK))
         for number, one in enumerate(panel.series):
             if value not in one.points:
                 continue
             color, (mean, half) = COLORS[number % len(COLORS)], one.points[value]
             if half:
                 low, high = across(max(0.0, mean - half)), across(min(100.0, mean + half))
-                parts += [_line(low, y, high, y, color, 1.5)]
-                parts += [_line(x, y - 4, x, y + 4, color, 1.5) for x in (low, high)]
+                parts += [line(low, y, high, y, color, 1.5)]
+                parts += [line(x, y - 4, x, y + 4, color, 1.5) for x in (low, high)]
             parts.append(_dot(across(mean), y, color))
     named = ", ".join(one.name for one in panel.series if one.name)
-    return [*parts, _text((start + end) / 2, bottom + 38, named, "middle", SOFT)] if named else parts
+    return [*parts, text((start + end) / 2, bottom + 38, named, "middle", SOFT)] if named else parts

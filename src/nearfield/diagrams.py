@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from html import escape
 
-from nearfield.charts import CHARACTER, scale, shorten, ticks
+from nearfield.charts import CHARACTER, INK, LINE, SOFT, line, scale, shorten, svg, text, ticks
 from nearfield.errors import InputError
 from nearfield.ledger import Entry, Place
 from nearfield.standings import Board, title
@@ -20,11 +19,7 @@ ROW = 19  # pixels between two lines of text
 BAR = 8  # pixels between two bars
 AXIS = 58  # pixels above the axis of ranks
 NARROW = 640  # pixels: below, the critical-difference diagram has a row for each method
-INK, SOFT, LINE = "currentColor", "var(--soft, #6b7580)", "var(--line, #a5aeb7)"
 UP, DOWN = "var(--right, #0a7450)", "var(--wrong, #b92c1a)"
-DARK = "color: #e6eaee; --soft: #9fa9b3; --line: #4a545e; --right: #4fcf9c; --wrong: #ff8a75; color-scheme: dark"
-STYLE = f"<style>@media screen and (prefers-color-scheme: dark) {{ svg:root {{ {DARK} }} }}</style>"
-FONT = 'font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; max-width: 100%; height: auto'
 
 
 def critical_difference_svg(board: Board, width: int = 1080) -> str:
@@ -41,7 +36,7 @@ def critical_difference_svg(board: Board, width: int = 1080) -> str:
     draw = _lying if width >= NARROW else _standing
     parts, height = draw(ranked, bars, found.difference, width)
     words = f"Mean ranks by {title(board.metric)} over {len(board.compared_seeds)} seeds, and what is not different"
-    return _svg(parts, width, height, words)
+    return svg(parts, width, height, words)
 
 
 def slope_svg(entry: Entry, width: int = 720) -> str:
@@ -55,15 +50,15 @@ def slope_svg(entry: Entry, width: int = 720) -> str:
     left, right = column, width - column
     ends = {place.label: place.rank - 1 if entry.in_turns else i for i, place in enumerate(entry.biased)}
     parts = [
-        _text(left - 8, 14, "honest", "end", SOFT),
-        _text(right + 8, 14, shorten(entry.name, longest), "start", SOFT),
+        text(left - 8, 14, "honest", "end", SOFT),
+        text(right + 8, 14, shorten(entry.name, longest), "start", SOFT),
     ]
     for i, place in enumerate(entry.honest):
         parts += _label(place, i, left, -1, longest, 0 if scored else None)
     if entry.in_turns:
         for rank, count in Counter(place.rank for place in entry.biased).items():
-            parts.append(_text(right + 8, _row(rank - 1) + 4, f"{rank:g}", "start"))
-            parts.append(_text(right + 34, _row(rank - 1) + 4, f"{count} method{'s' * (count > 1)}", "start", SOFT))
+            parts.append(text(right + 8, _row(rank - 1) + 4, f"{rank:g}", "start"))
+            parts.append(text(right + 34, _row(rank - 1) + 4, f"{count} method{'s' * (count > 1)}", "start", SOFT))
     else:
         for i, place in enumerate(entry.biased):
             parts += _label(place, i, right, 1, longest, width if scored else None)
@@ -74,19 +69,19 @@ def slope_svg(entry: Entry, width: int = 720) -> str:
             UP if move > 0 else DOWN if move < 0 else LINE,
             1 if entry.in_turns else 2.5 if abs(move) >= 3 else 1.5,
         )
-        parts.append(_line(left + 4, _row(i), right - 4, _row(ends[place.label]), color, thick))
+        parts.append(line(left + 4, _row(i), right - 4, _row(ends[place.label]), color, thick))
     words = f"Honest ranks and ranks with the sin “{entry.name}”, one line for each method"
-    return _svg(parts, width, _row(len(entry.honest)), words)
+    return svg(parts, width, _row(len(entry.honest)), words)
 
 
 def _label(place: Place, row: float, x: float, side: int, longest: int, score_at: float | None) -> list[str]:
     """Rank, method and, where there is room, score; away from x to the left (side -1) or to the right (1)."""
     y, anchor, other = _row(row) + 4, "end" if side < 0 else "start", "start" if side < 0 else "end"
     texts = [
-        _text(x + 8 * side, y, f"{place.rank:g}", anchor),
-        _text(x + 34 * side, y, shorten(place.label, longest), anchor),
+        text(x + 8 * side, y, f"{place.rank:g}", anchor),
+        text(x + 34 * side, y, shorten(place.label, longest), anchor),
     ]
-    return texts if score_at is None else [*texts, _text(score_at, y, f"{100 * place.score:.1f}", other, SOFT)]
+    return texts if score_at is None else [*texts, text(score_at, y, f"{100 * place.score:.1f}", other, SOFT)]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -106,7 +101,7 @@ def _lying(ranked: Ranked, bars: Bars, difference: float, width: int) -> tuple[l
     spans = [(across(ranked[first][1]) - 4, across(ranked[last][1]) + 4) for first, last in bars]
     levels = _levels(spans)
     for (x, x2), level in zip(spans, levels, strict=True):
-        parts.append(_line(x, AXIS + 12 + BAR * level, x2, AXIS + 12 + BAR * level, INK, 4))
+        parts.append(line(x, AXIS + 12 + BAR * level, x2, AXIS + 12 + BAR * level, INK, 4))
     top = AXIS + 26 + BAR * (max(levels, default=-1) + 1)
     half = (len(ranked) + 1) // 2
     for i, ((_, rank), name) in enumerate(zip(ranked, names, strict=True)):
@@ -116,8 +111,8 @@ def _lying(ranked: Ranked, bars: Bars, difference: float, width: int) -> tuple[l
             edge, away, anchor = width - side, 1, "start"
         start = edge + 10 * away
         parts.append(f'<path d="M{start:g},{y:g}H{x:g}V{AXIS}" style="fill: none; stroke: {SOFT}; stroke-width: 1"/>')
-        parts.append(_text(start + 6 * away, y + 4, f"{rank:.1f}", anchor, SOFT))
-        parts.append(_text(start + 44 * away, y + 4, name, anchor))
+        parts.append(text(start + 6 * away, y + 4, f"{rank:.1f}", anchor, SOFT))
+        parts.append(text(start + 44 * away, y + 4, name, anchor))
     return parts, top + ROW * half
 
 
@@ -135,14 +130,14 @@ def _standing(ranked: Ranked, bars: Bars, difference: float, width: int) -> tupl
     parts = [*_ruler(difference, len(ranked), across, 0), *_axis(len(ranked), across, (end - start) / 40)]
     for y, (_, rank), name in zip(rows, ranked, names, strict=True):
         parts += [
-            _text(0, y + 4, name, "start"),
-            _line(start, y, end - 34, y, LINE, 0.5),
+            text(0, y + 4, name, "start"),
+            line(start, y, end - 34, y, LINE, 0.5),
             f'<circle cx="{across(rank):g}" cy="{y}" r="4" style="fill: {INK}"/>',
-            _text(end, y + 4, f"{rank:.1f}", "end", SOFT),
+            text(end, y + 4, f"{rank:.1f}", "end", SOFT),
         ]
     for (y, y2), level in zip(spans, levels, strict=True):
         x = end + 8 + gap * (level + 0.5)
-        parts.append(_line(x, y, x, y2, INK, gap / 2))
+        parts.append(line(x, y, x, y2, INK, gap / 2))
     return parts, rows[-1] + ROW
 
 
@@ -161,10 +156,10 @@ def _ruler(difference: float, ranks: int, across: Callable[[float], float], text
     """The critical difference at the axis' own scale, from rank 1 on; as long as the axis where it exceeds it."""
     y, x, x2 = 22, across(1), across(min(1 + difference, ranks))
     more = "" if 1 + difference <= ranks else ", more than the axis"
-    ends = [_line(at, y - 4, at, y + 4, INK, 1.5) for at in (x, x2)]
+    ends = [line(at, y - 4, at, y + 4, INK, 1.5) for at in (x, x2)]
     return [
-        _text(text_at, y - 9, f"critical difference {difference:.1f}{more}", "start"),
-        _line(x, y, x2, y, INK, 1.5),
+        text(text_at, y - 9, f"critical difference {difference:.1f}{more}", "start"),
+        line(x, y, x2, y, INK, 1.5),
         *ends,
     ]
 
@@ -174,34 +169,14 @@ def _axis(ranks: int, across: Callable[[float], float], count: float) -> list[st
     gap = 0.6 * (inner[1] - inner[0]) if len(inner) > 1 else 0.5
     marks = [1, *(rank for rank in inner if rank - 1 >= gap and ranks - rank >= gap), ranks]
     y = AXIS
-    parts = [_line(across(1), y, across(ranks), y, INK, 1.5)]
+    parts = [line(across(1), y, across(ranks), y, INK, 1.5)]
     for rank in marks:
         parts += [
-            _line(across(rank), y - 5, across(rank), y, INK, 1.5),
-            _text(across(rank), y - 9, f"{rank:g}", "middle"),
+            line(across(rank), y - 5, across(rank), y, INK, 1.5),
+            text(across(rank), y - 9, f"{rank:g}", "middle"),
         ]
     return parts
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Marks; styles are written into each, as a page's own rules for SVG must not reach them
-
-
-def _svg(parts: Sequence[str], width: int, height: float, words: str) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}"'
-    )
-    body = "\n".join(parts)
-    return f'{head} role="img" aria-label="{escape(words)}" style="{escape(FONT)}">\n{STYLE}\n{body}\n</svg>\n'
-
-
 def _row(place: float) -> float:
     return 36 + ROW * place
-
-
-def _line(x: float, y: float, x2: float, y2: float, color: str, thick: float) -> str:
-    return f'<line x1="{x:g}" y1="{y:g}" x2="{x2:g}" y2="{y2:g}" style="stroke: {color}; stroke-width: {thick:g}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str, color: str = INK) -> str:
-    return f'<text x="{x:g}" y="{y:g}" style="fill: {color}; text-anchor: {anchor}">{escape(text)}</text>'
