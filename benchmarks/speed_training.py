@@ -1,10 +1,11 @@
-"""Training: steps a second beside an ordinary PyTorch loop, and the price of chunks in time and memory.
+"""Training: steps a second beside an ordinary PyTorch loop, the price of chunks, and what batched heads would gain.
 
     python -m benchmarks.speed_training [--threads N] [--only NAME ...] [--rounds N]
 
 Heads: a linear head of 128 dims on frozen features (those of CUB-200-2011 if NEARFIELD_DATA holds them, else random
 ones of the same shape), by `nearfield.training.train` and by a plain loop over a DataLoader with the loss, miner and
 sampler of pytorch-metric-learning. Chunks: steps of a network on random pictures of 64 px, whole and by `chunk`.
+Several heads: those of four folds, one after the other, and as one batched product with one optimiser.
 
 What is compared runs in processes of its own that take turns, a few steps each; ratios are of neighbouring turns. With
 one thread, which never waits, time is that of the processor, so that other work on the machine counts less.
@@ -42,6 +43,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 CHUNKED = ((64, None), (64, 16), (256, 16), (256, 64), (1024, 16), (1024, 64))  # batch, chunk
 FORGET_PEAK = Path("/proc/self/clear_refs")  # writing 5 to it sets the high-water mark of memory back
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}  # as the Makefile says
+FOLDS = 4  # heads of a task of the reality check
 SECONDS = 0.3  # of a turn, in which as many steps are taken as fit
 
 
@@ -231,6 +233,38 @@ def train_plainly(case: dict[str, Any], after_step: Callable[..., None]) -> None
             after_step()
 
 
+def train_folds(case: dict[str, Any], after_step: Callable[..., None]) -> None:
+    """The steps of several heads with the loss of this library: one head after the other, or all of them at once."""
+    import torch
+    from torch import nn
+
+    from nearfield import losses
+
+    torch.set_num_threads(case["threads"])
+    torch.manual_seed(0)
+    features, labels = torch.randn(4000, 1280), torch.arange(case["batch"]) // 4
+    name, params = METHODS[case["method"]]
+    criteria = [losses.create(name, **params) for _ in range(FOLDS)]
+    weights = nn.Parameter(torch.randn(FOLDS, 1280, DIM) / 36)
+    heads = [weights] if case["who"] == "at once" else [nn.Parameter(w.detach().clone()) for w in weights]
+    optimizers = [torch.optim.AdamW([head], lr=1e-4, fused=True) for head in heads]
+    while True:
+        rows = torch.randint(len(features), (FOLDS, case["batch"]))
+        if case["who"] == "at once":
+            embeddings = torch.bmm(features[rows], weights)
+            torch.stack([loss(x, labels) for loss, x in zip(criteria, embeddings, strict=True)]).sum().backward()
+        else:
+            for head, loss, row in zip(heads, criteria, rows, strict=True):
+                loss(features[row] @ head, labels).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        after_step()
+
+
+LOOPS = {"ours": train_ours, "plain": train_plainly, "one by one": train_folds, "at once": train_folds}
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Tables
 
@@ -247,6 +281,21 @@ def heads(methods: list[str], threads: int, rounds: int) -> None:
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\nA head of {DIM} dims on {features()[1]}, {threads} thread(s); steps a second.\n")
     print_table(["loss", "batch", "ours", "plain loop with PML", "x plain loop"], rows)
+
+
+def several_heads(methods: list[str], threads: int, rounds: int) -> None:
+    """What a batched product for the heads of all folds would gain."""
+    rows = []
+    for method in methods:
+        for batch in BATCHES:
+            case = {"method": method, "batch": batch}
+            cases = [case | {"who": who} for who in ("one by one", "at once")]
+            (apart, together), _ = in_turns(cases, threads, rounds)
+            times = [f"{1e3 * statistics.median(times):.1f}" for times in (apart, together)]
+            rows.append([method, str(batch), *times, f"{_ratio(apart, together):.2f}"])
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nSteps of {FOLDS} heads of {DIM} dims on 1,280 features, {threads} thread(s); milliseconds.\n")
+    print_table(["loss", "batch", "one by one", "at once", "gain x"], rows)
 
 
 def chunks(networks: list[str], threads: int, rounds: int) -> None:
@@ -275,7 +324,7 @@ def _ratio(a: list[float], b: list[float]) -> float:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[*METHODS, *NETWORKS], help="losses or networks")
     parser.add_argument("--rounds", type=int, default=11, help="turns that each process takes")
@@ -284,10 +333,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.case:
         case = json.loads(arguments.case)
-        (train_ours if case["who"] == "ours" else train_plainly)(case, Turns(case["threads"]))
+        LOOPS[case["who"]](case, Turns(case["threads"]))
         return
     if methods := [name for name in METHODS if name in arguments.only]:
         heads(methods, arguments.threads, arguments.rounds)
+        unparametrized = [name for name in methods if name != "proxy_anchor"]
+        several_heads(unparametrized, arguments.threads, arguments.rounds)
     if networks := [name for name in NETWORKS if name in arguments.only]:
         chunks(networks, arguments.threads, arguments.rounds)
 

@@ -30,14 +30,28 @@ from nearfield.data import Dataset, load
 from nearfield.database import FILE, Store
 from nearfield.errors import InputError, RunError
 from nearfield.ledger import ledger
-from nearfield.report import atlas, board, command, gallery, page, pairweights, papers, render, tuning, write_report
+from nearfield.report import (
+    atlas,
+    board,
+    command,
+    gallery,
+    page,
+    pairweights,
+    papers,
+    render,
+    tuning,
+    words,
+    write_markdown,
+    write_report,
+)
 from nearfield.report.cache import Cache, digest
 from nearfield.report.items import items_of, open_items
+from nearfield.report.markdown import markdown
 from nearfield.report.packing import pack, script_json, shares, unpack
 from nearfield.report.pairweights import choose_batch, pair_weight_section
 from nearfield.report.thumbnails import COLUMNS, PER_SHEET, SIDES, make_sheets
 from nearfield.results import BenchResults
-from nearfield.standings import standings
+from nearfield.standings import percent, standings
 from nearfield.statistics import mean_interval
 from nearfield.worker import Worker
 
@@ -267,6 +281,10 @@ def test_a_real_bench_from_beginning_to_end(tmp_path: Path) -> None:
     assert any("Thumbnails of 896" in line for line in said)
     assert [path.name for path in out.parent.iterdir()] == ["report.html"]
     assert list((tmp_path / "bench" / page.CACHE).glob("map-*.npz"))
+    text, *pictures = write_markdown(tmp_path / "bench", tmp_path / "text" / "digits.md")
+    assert len(pictures) == 2
+    assert all(f"({picture.name})" in text.read_text(encoding="utf-8") for picture in pictures)
+    assert all(picture.read_text(encoding="utf-8").startswith("<svg") for picture in pictures)
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -331,8 +349,8 @@ def test_a_single_validation_class_is_pointed_out(results: BenchResults) -> None
     seed = results.methods[0].seeds[0]
     narrow = dataclasses.replace(seed, folds=(dataclasses.replace(seed.folds[0], val_classes=1),))
     methods = (dataclasses.replace(results.methods[0], seeds=(narrow,)),)
-    assert "single validation class" in page._notices(dataclasses.replace(results, methods=methods))[0]
-    assert "single validation class" not in " ".join(page._notices(results))
+    assert "single validation class" in words.notices(dataclasses.replace(results, methods=methods))[0]
+    assert "single validation class" not in " ".join(words.notices(results))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -648,10 +666,51 @@ def test_shortened_names_keep_both_ends() -> None:
 
 
 def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
-    lines = page._finding(standings(results))
+    lines = words.finding(standings(results))
     assert lines[0].startswith("multi_similarity has the highest mean MAP@R")
     assert "every method exceeds it" in lines[-1]
     alone = dataclasses.replace(
         results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)
     )
-    assert "no difference between methods is shown" in page._finding(standings(alone))[1]
+    assert "no difference between methods is shown" in words.finding(standings(alone))[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# As text
+
+
+def test_text_says_what_the_page_says(results: BenchResults) -> None:
+    boards = board.boards(results)
+    text = markdown(results, boards, ledger(results), {"ranks": "r.svg"})
+    for found in boards.values():
+        for one in found.standings:
+            shown = (percent(one.scores[key]) for key in ("map@r", "recall@1", "nmi"))
+            lines = _section(text, f"## Leaderboard, {found.part}")
+            (row,) = [line for line in lines if line.startswith("|") and f" {one.label} " in line]
+            assert all(f" {value} |" in row for value in shown)
+    for entry in ledger(results):
+        assert f"**{entry.name}**" in text
+    for line in words.finding(boards["separated"]):
+        assert f"- {line}" in text
+    assert results.digest in text
+    assert "![Mean ranks, and what is not different](r.svg)" in text
+    assert "Beside the papers" not in text
+
+
+def test_text_stands_beside_the_papers(results: BenchResults) -> None:
+    cub = dataclasses.replace(results, data={**results.data, "images": 11_788, "classes": 200})
+    text = markdown(cub, board.boards(cub), [], {})
+    known = papers.sources()[2].rows
+    label = next(method.label for method in cub.methods if method.name in known)
+    (row,) = [line for line in _section(text, "BN-Inception, 128 dims") if line.startswith(f"| {label} ")]
+    value, half = known[label]["map@r"]
+    assert f"{100 * value:.1f} ± {100 * half:.1f}" in row  # type: ignore[operator]
+
+
+def _section(text: str, heading: str) -> list[str]:
+    return text.split(heading)[1].split("\n##")[0].splitlines()
+
+
+def test_text_lists_what_is_missing(results: BenchResults) -> None:
+    part = dataclasses.replace(results, missing=("fastap: seed 3",))
+    assert "Not finished:\n\n- fastap: seed 3\n" in markdown(part, board.boards(part), [], {})

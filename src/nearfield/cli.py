@@ -275,7 +275,8 @@ def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
     example = "nearfield report runs/bench -o report.html"
     parser = _add(commands, "report", "write a bench's report: one HTML file that opens offline", example)
     parser.add_argument("bench", type=Path, help="folder of a bench")
-    parser.add_argument("-o", "--out", type=Path, help="HTML file to write (default: report.html in the folder)")
+    written = "file to write; NAME.md is the same as text, with two pictures (default: report.html in the folder)"
+    parser.add_argument("-o", "--out", type=Path, help=written)
     pictures = "data with pictures of the same rows, for a bench that was run on features"
     parser.add_argument("--pictures", metavar="NAME", help=pictures)
     parser.set_defaults(run=_lazy("report"))

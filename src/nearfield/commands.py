@@ -219,12 +219,16 @@ def check_gradients(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write a bench's report."""
+    """Write a bench's report: a page, or text where the file's name ends in .md."""
     from rich.markup import escape
 
-    from nearfield.report import write_report
+    from nearfield.report import write_markdown, write_report
 
     out = arguments.out or arguments.bench / "report.html"
+    if out.suffix == ".md":
+        for file in write_markdown(arguments.bench, out):
+            console.print(f"Written: {file}", soft_wrap=True)
+        return
     with notes.status("Reading the results") as status:
         write_report(arguments.bench, out, arguments.pictures, lambda line: status.update(escape(line)))
     console.print(f"Report: {out}", soft_wrap=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nearfield.data.base import Integers
 from nearfield.errors import InputError, RunError
 from nearfield.files import write_text
-from nearfield.report import atlas, board, gallery, pairweights, papers, provenance, tuning
+from nearfield.report import atlas, board, gallery, pairweights, papers, provenance, tuning, words
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
@@ -40,13 +40,7 @@ def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say =
     `pictures` names a dataset with the pictures of the same rows, for a bench of features. `say` is told what is being
     done. Maps and neighbours are kept in the bench's folder, so that the next report is quick.
     """
-    from nearfield.store import open_results
-
-    results = open_results(bench)
-    if not any(method.seeds for method in results.methods):
-        raise RunError(
-            f"no method of the bench in {bench} has a finished seed; go on with `nearfield bench --out {bench}`."
-        )
+    results = read_bench(bench)
     try:
         items: Items | str = open_items(results.data, pictures)
     except InputError:
@@ -57,6 +51,18 @@ def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say =
         items = str(error)
     write_text(out, render(results, items, Cache(bench / CACHE), say))
     return out
+
+
+def read_bench(bench: Path) -> BenchResults:
+    """The results in a bench's folder; RunError if there is nothing to report yet."""
+    from nearfield.store import open_results
+
+    results = open_results(bench)
+    if not any(method.seeds for method in results.methods):
+        raise RunError(
+            f"no method of the bench in {bench} has a finished seed; go on with `nearfield bench --out {bench}`."
+        )
+    return results
 
 
 def render(results: BenchResults, items: Items | str, cache: Cache, say: Say = lambda line: None) -> str:
@@ -189,10 +195,10 @@ def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any]
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.j2").render(
-        title=_title(results),
-        facts=_facts(results),
-        lines=[line for found in list(boards.values())[:1] for line in _finding(found)],
-        notices=[*board.unequal(results), *_notices(results)],
+        title=words.title(results),
+        facts=words.facts(results),
+        lines=[line for found in list(boards.values())[:1] for line in words.finding(found)],
+        notices=[*board.unequal(results), *words.notices(results)],
         why=data["why"],
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -200,65 +206,3 @@ def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any]
         data=Markup(script_json(data)),
         sheets=sheets.base64() if sheets else [],
     )
-
-
-def _title(results: BenchResults) -> str:
-    count = sum(bool(method.seeds) for method in results.methods)
-    name = str(results.data.get("name", "unknown data"))
-    return f"{count} method{'s' * (count != 1)} on {Path(name).name or name}"
-
-
-def _facts(results: BenchResults) -> list[tuple[str, str]]:
-    """What was compared, in a few figures."""
-    data, seeds = results.data, sorted({len(m.seeds) for m in results.methods if m.seeds})
-    trials = sorted({len(method.trials) for method in results.methods})
-    unseen = "" if results.protocol.get("test") == "closed" else " unseen in training"
-    protocol = str(results.protocol.get("name", "unknown"))
-    folds = int(results.protocol.get("folds", 1))
-    found = [
-        ("Test", f"{data.get('test_images', 0):,} images of {data.get('test_classes', 0):,} classes{unseen}"),
-        ("Training", f"{data.get('train_images', 0):,} images of {data.get('train_classes', 0):,} classes"),
-        ("Protocol", f"{protocol}, {folds} folds" if folds > 1 else protocol),
-        ("Seeds", " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))),
-    ]
-    if trials[-1]:
-        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials a method"))
-    return found
-
-
-def _finding(found: Board) -> list[str]:
-    """What the leaderboard says: the best, those like it, and what needs no training."""
-    from nearfield.standings import percent, title
-
-    first = found.standings[0]
-    lines = [f"{first.label} has the highest mean {title(found.metric)}, {percent(first.scores[found.metric])} %."]
-    others = [label for label in found.like_best if label != found.best]
-    if found.verdicts is None and len(found.standings) > 1:
-        lines.append("No two methods share two finished seeds, so no difference between methods is shown.")
-    elif others and len(others) + 1 == len(found.compared):
-        lines.append("No other method is shown to be worse.")
-    elif others:
-        lines.append(f"{len(others)} other{'s' * (len(others) != 1)} cannot be told from it: {', '.join(others)}.")
-    elif found.verdicts is not None:
-        lines.append("It is better than every other, beyond the noise of seeds.")
-    floor = max(found.floors.items(), key=lambda each: each[1].get(found.metric, 0.0), default=None)
-    if floor and found.metric in floor[1]:
-        below = sum(one.scores[found.metric].mean <= floor[1][found.metric] for one in found.standings)
-        beaten = f"{below} of {len(found.standings)} methods do not exceed it" if below else "every method exceeds it"
-        lines.append(f"Without any training, {floor[0]} reaches {100 * floor[1][found.metric]:.2f} %; {beaten}.")
-    return lines
-
-
-def _notices(results: BenchResults) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    found = []
-    if any(fold.val_classes == 1 for method in results.methods for seed in method.seeds for fold in seed.folds):
-        found.append(
-            "There is a single validation class, so that every validation neighbour is right and the step was not "
-            "really chosen. Use data with more training classes, or hold out more of them."
-        )
-    if results.missing:
-        found.append(
-            f"{len(results.missing)} tasks are not finished, and not counted; they are listed under Provenance."
-        )
-    return found

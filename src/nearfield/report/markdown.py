@@ -1,0 +1,113 @@
+"""The report as text, for a repository or a paper: Markdown, and two pictures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nearfield.diagrams import critical_difference_svg, slope_svg
+from nearfield.files import write_text
+from nearfield.ledger import Entry, ledger, ledger_markdown
+from nearfield.report import board, papers, provenance, words
+from nearfield.report.page import read_bench
+from nearfield.results import BenchResults, Part
+from nearfield.standings import Board, markdown_table, percent, standings_markdown, title, verdict_lines
+
+
+def write_markdown(bench: Path, out: Path) -> list[Path]:
+    """Write the report of the bench in folder `bench` to `out`, and its pictures beside it; all that was written."""
+    results = read_bench(bench)
+    boards, entries = board.boards(results), ledger(results)
+    lead = boards["separated"]
+    pictures = {}
+    if lead.critical:
+        pictures["ranks"] = critical_difference_svg(lead)
+    if moved := _most_moved(entries):
+        pictures["slope"] = slope_svg(moved)
+    files = {name: out.with_name(f"{out.stem}-{name}.svg") for name in pictures}
+    for name, file in files.items():
+        write_text(file, pictures[name])
+    write_text(out, markdown(results, boards, entries, {name: file.name for name, file in files.items()}))
+    return [out, *files.values()]
+
+
+def _most_moved(entries: list[Entry]) -> Entry | None:
+    """The sin after which the ranking is least like the honest one."""
+    known = [(entry.tau, i) for i, entry in enumerate(entries) if entry.tau is not None]
+    return entries[min(known)[1]] if known else None
+
+
+def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Entry], pictures: dict[str, str]) -> str:
+    """The text; `pictures` are files by name, "ranks" and "slope"."""
+    shown = [metric["key"] for metric in board.metrics(results)]
+    lead = boards["separated"]
+    parts = [
+        f"# {words.title(results)}",
+        _items(f"{name}: {value}" for name, value in words.facts(results)),
+        _items([*words.finding(lead), *board.unequal(results), *words.notices(results)]),
+    ]
+    for part, found in boards.items():
+        parts += [f"## Leaderboard, {part}", standings_markdown(found, shown)]
+    if "ranks" in pictures:
+        parts.append(f"![Mean ranks, and what is not different]({pictures['ranks']})")
+    parts += ["## Verdicts", _items(verdict_lines(lead))]
+    if entries:
+        parts += ["## What the classical sins do to the ranking", ledger_markdown(entries)]
+    if "slope" in pictures:
+        parts.append(f"![The honest ranking and the one that differs most from it]({pictures['slope']})")
+    if published := papers.papers(results, boards):
+        parts += ["## Beside the papers", *_papers(published, results, boards)]
+    if any(one.trial is not None for one in lead.standings):
+        parts += ["## Settings chosen", "By validation; trial 0 is the published setting.", _settings(lead)]
+    parts += ["## Provenance", *_provenance(results)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _items(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _papers(published: dict[str, Any], results: BenchResults, boards: dict[Part, Board]) -> list[str]:
+    """A table for each of the papers', ours beside theirs."""
+    parts = [f"Ours: {published['ours']}. Other networks and other training: compare the order, not the numbers."]
+    for table in published["tables"]:
+        ours = {one.label: one for one in boards[table["part"]].standings}
+        metrics = [metric for metric in table["metrics"] if metric in ("recall@1", "map@r", "nmi")]
+        rows = []
+        for row in table["rows"]:
+            label = results.methods[row["method"]].label
+            cells = [[percent(ours[label].scores[m]), _published(*row["scores"][m])] for m in metrics]
+            rows.append([label, *(cell for pair in cells for cell in pair)])
+        head = ["method", *(f"{title(m)}, {who}" for m in metrics for who in ("ours", "paper"))]
+        taus = ", ".join(f"{title(m)} {table['taus'][m]:.2f}" for m in metrics if table["taus"][m] is not None)
+        parts += [
+            f"### {table['title']}: {table['network']}",
+            f"{table['part'].capitalize()}. {table['differs']} Kendall's τ between our order and theirs: {taus}.",
+            markdown_table(head, rows, left=1),
+        ]
+    return parts
+
+
+def _published(value: float, half: float | None) -> str:
+    return f"{100 * value:.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def _settings(found: Board) -> str:
+    """What the search chose, by validation; trial 0 is the published setting."""
+    rows = []
+    for one in found.standings:
+        setting = ", ".join(f"{key.split('.')[-1]} {_number(value)}" for key, value in one.params.items())
+        rows.append([one.label, str(one.trial), setting])
+    return markdown_table(["method", "trial", "setting"], rows, left=3)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _provenance(results: BenchResults) -> list[str]:
+    found = provenance.provenance(results)
+    parts = [_items(f"{name}: {value}" for name, value in found["facts"].items())]
+    parts += [f"```toml\n{found['toml'].strip()}\n```"]
+    return [*parts, "Not finished:\n\n" + _items(found["missing"])] if found["missing"] else parts
