@@ -692,6 +692,8 @@ def test_text_says_what_the_page_says(results: BenchResults) -> None:
         assert f"**{entry.name}**" in text
     for line in words.finding(boards["separated"]):
         assert f"- {line}" in text
+    for line in board.unequal(results):
+        assert text.count(line) == 1
     assert results.digest in text
     assert "![Mean ranks, and what is not different](r.svg)" in text
     assert "Beside the papers" not in text

@@ -233,8 +233,11 @@ def _sentence(pair: Verdict) -> str:
     return f"{pair.text}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
 
 
-def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN) -> str:
-    """The board as a table in percent, with the best, those not distinguishable from it, and the floors marked."""
+def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
+    """The board as a table in percent, with the best, those not distinguishable from it, and the floors marked.
+
+    `explain` says below what is unequal about the methods marked †.
+    """
     every = {key for one in board.standings for key in one.scores}
     shown = [board.metric, *(key for key in metrics if key in every and key != board.metric)]
     rows = []
@@ -251,7 +254,8 @@ def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN) -> str:
     notes = [f"{title(board.metric)} and the others in percent, {board.part}: mean ± 95 % t-interval over seeds."]
     if board.verdicts:
         notes.append("★ highest mean; ≈ no difference from it shown.")
-    notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
+    if explain:
+        notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
     return text + "\n" + "\n".join(f"{note}  " for note in notes).rstrip() + "\n"
 
 

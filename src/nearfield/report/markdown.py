@@ -45,10 +45,12 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     parts = [
         f"# {words.title(results)}",
         _items(f"{name}: {value}" for name, value in words.facts(results)),
-        _items([*words.finding(lead), *board.unequal(results), *words.notices(results)]),
+        _items([*words.finding(lead), *words.notices(results)]),
     ]
     for part, found in boards.items():
-        parts += [f"## Leaderboard, {part}", standings_markdown(found, shown)]
+        parts += [f"## Leaderboard, {part}", standings_markdown(found, shown, explain=False)]
+    if unequal := board.unequal(results):
+        parts += ["## † What is unequal", _items(unequal)]
     if "ranks" in pictures:
         parts.append(f"![Mean ranks, and what is not different]({pictures['ranks']})")
     parts += ["## Verdicts", _items(verdict_lines(lead))]
