@@ -33,9 +33,9 @@ def write_markdown(bench: Path, out: Path) -> list[Path]:
 
 
 def _most_moved(entries: list[Entry]) -> Entry | None:
-    """The sin after which the ranking is least like the honest one."""
-    known = [(entry.tau, i) for i, entry in enumerate(entries) if entry.tau is not None]
-    return entries[min(known)[1]] if known else None
+    """Of the sins that all methods can commit, that after which the ranking is least like the honest one."""
+    known = [(-len(entry.honest), entry.tau, i) for i, entry in enumerate(entries) if entry.tau is not None]
+    return entries[min(known)[-1]] if known else None
 
 
 def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Entry], pictures: dict[str, str]) -> str:
