@@ -234,7 +234,11 @@ def test_provenance_names_what_the_numbers_depend_on(data: dict[str, Any], resul
 
 
 def test_unequal_conditions_are_said(html: str, results: BenchResults) -> None:
-    assert "histogram: trained in float32 alone." in html
+    assert "Trained in float32 alone: histogram." in html
+    both = [dataclasses.replace(method, unequal=("a trick", method.label)) for method in results.methods[:2]]
+    found = board.unequal(dataclasses.replace(results, methods=tuple(both)))
+    assert found[0] == f"A trick: {both[0].label}, {both[1].label}."
+    assert len(found) == 3
     fewer = dataclasses.replace(results.methods[0], seeds=results.methods[0].seeds[:1])
     found = board.unequal(dataclasses.replace(results, methods=(fewer, *results.methods[1:])))
     assert "Not the same number of seeds: multi_similarity 1; the others 3." in found

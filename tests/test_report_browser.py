@@ -174,6 +174,14 @@ def test_sorting_by_a_head(page: Any, data: Any) -> None:
     assert names(page) == sorted(NAMES)
 
 
+def test_decimals_are_as_many_as_the_intervals_are_worth(page: Any, data: Any) -> None:
+    for place, metric in enumerate(data["metrics"], start=4):
+        rows = [row for part in data["board"]["parts"] for row in part["rows"]]
+        halves = sorted(row["scores"][metric["key"]][1] for row in rows)
+        decimals = 2 if halves[len(halves) // 2] < 0.001 else 1
+        assert {len(cell.split(".")[1]) for cell in column(page, place)} == {decimals}
+
+
 def test_filter_and_details(page: Any, data: Any) -> None:
     page.get_by_label("Filter").fill("soft")
     assert names(page) == ["proxy_softmax"]

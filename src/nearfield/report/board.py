@@ -127,8 +127,12 @@ def methods(results: BenchResults, found: Board) -> list[dict[str, Any]]:
 
 
 def unequal(results: BenchResults) -> list[str]:
-    """What differs between methods that should not: seeds, trials, and what each result says of itself."""
-    found = [f"{method.label}: {', '.join(method.unequal)}." for method in results.methods if method.unequal]
+    """What differs between methods that should not, and whose: what results say of themselves; seeds and trials."""
+    whose: dict[str, list[str]] = {}
+    for method in results.methods:
+        for fact in method.unequal:
+            whose.setdefault(fact, []).append(method.label)
+    found = [f"{fact[:1].upper()}{fact[1:]}: {', '.join(labels)}." for fact, labels in whose.items()]
     for what, counts in (
         ("seeds", {m.label: len(m.seeds) for m in results.methods}),
         ("trials", {m.label: len(m.trials) for m in results.methods}),

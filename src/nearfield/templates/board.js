@@ -4,6 +4,12 @@ const METRIC = D.board.metric;
 const boardState = { part: 0, key: METRIC, order: "descending", filter: "" };
 const part = () => D.board.parts[boardState.part];
 
+// Decimals of a metric: two where most intervals would be nothing with one.
+const digits = Object.fromEntries(D.metrics.map((m) => {
+  const halves = D.board.parts.flatMap((p) => p.rows).map((row) => row.scores[m.key]?.[1] ?? null).filter((half) => half !== null).sort((a, b) => a - b);
+  return [m.key, halves.length && halves[halves.length >> 1] < 0.001 ? 2 : 1];
+}));
+
 function boardValue(row, key) {
   const method = D.methods[row.method];
   if (key === "name") return method.label;
@@ -44,7 +50,7 @@ function drawBoard() {
     if (!rows.length) body.append(h("tr", {}, h("td", { colspan: wide, class: "name" }, "No method has this in its name.")));
     foot.replaceChildren(...D.board.floors.map((floor) => h("tr", {}, h("td", { class: "place" }), h("th", { scope: "row" }, floor.name),
       h("td", { class: "picture" }, forest(floor.scores[metric] ?? null, null, frame, "")),
-      D.metrics.map((m) => h("td", {}, percent(floor.scores[m.key]))), h("td", {}, "–"), h("td", {}, "–"))));
+      D.metrics.map((m) => h("td", {}, percent(floor.scores[m.key], digits[m.key]))), h("td", {}, "–"), h("td", {}, "–"))));
   }
   fillBoard();
   drawBoard.fill = fillBoard;
@@ -66,9 +72,10 @@ function boardRow(row, i, best, metric, frame, wide, edge) {
     method.unequal.length ? h("span", { class: "tag warn", title: method.unequal.join("; ") }, "≠ unequal") : null];
   const cells = D.metrics.map((m) => {
     const [mean, half] = row.scores[m.key] ?? [null, null];
-    const top = mean !== null && percent(mean) === percent(best[m.key]);
-    return h("td", { class: top ? "top" : null }, h("span", { class: "value" }, percent(mean)),
-      half === null ? null : h("span", { class: "half" }, ` ±${percent(half)}`));
+    const text = (value) => percent(value, digits[m.key]);
+    const top = mean !== null && text(mean) === text(best[m.key]);
+    return h("td", { class: top ? "top" : null }, h("span", { class: "value" }, text(mean)),
+      half === null ? null : h("span", { class: "half" }, ` ±${text(half)}`));
   });
   const [mean, half] = row.scores[metric] ?? [null, null];
   const line = h("tr", { class: [row.like_best ? "alike" : "", edge ? "edge" : ""].join(" ").trim() || null },
@@ -195,17 +202,20 @@ function exported() {
   const rows = boardRows().map((row) => [nameOf(row.method), ...D.metrics.map((m) => row.scores[m.key] ?? [null, null])]);
   return [...rows, ...D.board.floors.map((f) => [f.name, ...D.metrics.map((m) => [f.scores[m.key] ?? null, null])])];
 }
-const cellText = ([mean, half], pm) => (mean === null ? "–" : percent(mean) + (half === null ? "" : `${pm}${percent(half)}`));
+const cellText = ([mean, half], i, pm) => {
+  const text = (value) => percent(value, digits[D.metrics[i].key]);
+  return mean === null ? "–" : text(mean) + (half === null ? "" : `${pm}${text(half)}`);
+};
 function asMarkdown() {
   const head = ["Method", ...D.metrics.map((m) => m.text)];
-  const rows = exported().map(([name, ...cells]) => [name.replaceAll("|", "\\|"), ...cells.map((c) => cellText(c, " ± "))]);
+  const rows = exported().map(([name, ...cells]) => [name.replaceAll("|", "\\|"), ...cells.map((c, i) => cellText(c, i, " ± "))]);
   return [head, head.map((_, i) => (i ? "---:" : "---")), ...rows].map((cells) => `| ${cells.join(" | ")} |`).join("\n") + "\n";
 }
 function asLatex() {
   const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" };
   const plain = (text) => text.replace(/[\\~^&%$#_{}]/g, (c) => special[c] ?? `\\${c}`);
   const line = (cells) => `${cells.join(" & ")} \\\\`;
-  const rows = exported().map(([name, ...cells]) => line([plain(name), ...cells.map((c) => (c[0] === null ? "--" : `$${cellText(c, " \\pm ")}$`))]));
+  const rows = exported().map(([name, ...cells]) => line([plain(name), ...cells.map((c, i) => (c[0] === null ? "--" : `$${cellText(c, i, " \\pm ")}$`))]));
   return [`\\begin{tabular}{l${"r".repeat(D.metrics.length)}}`, "\\toprule", line(["Method", ...D.metrics.map((m) => plain(m.text))]), "\\midrule", ...rows, "\\bottomrule", "\\end{tabular}", ""].join("\n");
 }
 function asCsv() {
