@@ -53,7 +53,7 @@ def finding(found: Board) -> list[str]:
     if floor and found.metric in floor[1]:
         below = sum(one.scores[found.metric].mean <= floor[1][found.metric] for one in found.standings)
         beaten = f"{below} of {len(found.standings)} methods do not exceed it" if below else "every method exceeds it"
-        lines.append(f"Without any training, {floor[0]} reaches {100 * floor[1][found.metric]:.2f} %; {beaten}.")
+        lines.append(f"What needs no training reaches {100 * floor[1][found.metric]:.2f} % ({floor[0]}); {beaten}.")
     return lines
 
 
