@@ -185,7 +185,7 @@ def test_names_have_no_course() -> None:
     lines = words(outcome_of("similarity-types", {value: 0.4 + 0.02 * i for i, value in enumerate(PAIR_LOSSES)}))
     assert len(lines) == 1
     assert lines[0].startswith(
-        "the highest mean is that of MS: better than lifted_star, mined, binomial, mined, MS weighting"
+        "the highest mean is that of MS: better than lifted_star + mining, binomial + mining, MS weighting"
     )
 
 
