@@ -337,7 +337,7 @@ def main() -> None:
         return
     if methods := [name for name in METHODS if name in arguments.only]:
         heads(methods, arguments.threads, arguments.rounds)
-        unparametrized = [name for name in methods if name != "proxy_anchor"]
+        unparametrized = [name for name in methods if name != "proxy_anchor"]  # which learns proxies beside the heads
         several_heads(unparametrized, arguments.threads, arguments.rounds)
     if networks := [name for name in NETWORKS if name in arguments.only]:
         chunks(networks, arguments.threads, arguments.rounds)

@@ -47,6 +47,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["methods", "triplets"], "did you mean 'triplet'?"),
         (["data", "show", "cup"], "dataset 'cup'"),
         (["report", "nowhere"], "nowhere"),
+        (["report", "nowhere", "-o", "x.md", "--pictures", "cub"], "--pictures is for pages"),
         (["eval", "nowhere.npy", "labels.npy"], "nowhere.npy"),
     ],
 )

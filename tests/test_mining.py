@@ -342,9 +342,11 @@ def test_a_miner_by_name_is_the_published_one(name: str) -> None:
     assert not torch.equal(by_name(x, labels), losses.create("binomial")(x, labels))
 
 
-def test_an_unknown_miner_names_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"there is no 'semi_hard'.*did you mean 'semihard'"):
-        losses.create("binomial", miner="semi_hard")
+@pytest.mark.parametrize(("given", "said"), [("semi_hard", "did you mean 'semihard'"), (3, "must be a function")])
+def test_an_unknown_miner_is_refused_with_what_there_is(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=f"there is no {given!r}") as found:
+        losses.create("binomial", miner=given)
+    assert said in str(found.value)
 
 
 def test_any_function_of_a_block_is_a_miner() -> None:

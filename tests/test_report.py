@@ -249,7 +249,7 @@ def test_unequal_conditions_are_said(html: str, results: BenchResults) -> None:
 )
 def test_names_are_shown_as_text(evil: str, results: BenchResults, dataset: Dataset, cache: Cache) -> None:
     hostile = dataclasses.replace(dataset, class_names=tuple(evil + str(i) for i in range(10)), category_names=(evil,))
-    renamed = dataclasses.replace(results, data={**results.data, "name": f"/tmp/{evil}/x.npz"}, missing=(evil,))
+    renamed = dataclasses.replace(results, data={**results.data, "name": f"some/{evil}/x.npz"}, missing=(evil,))
     text = render(renamed, items_of(hostile), cache)
     assert embedded(text)["items"]["classes"][0] == f"{evil}5"
     assert embedded(text)["provenance"]["missing"] == [evil]
@@ -715,6 +715,14 @@ def test_text_stands_beside_the_papers(results: BenchResults) -> None:
 
 def _section(text: str, heading: str) -> list[str]:
     return text.split(heading)[1].split("\n##")[0].splitlines()
+
+
+def test_names_are_no_html_in_text(results: BenchResults) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    renamed = dataclasses.replace(results, data={**results.data, "name": evil}, missing=(evil,))
+    text = markdown(renamed, board.boards(renamed), [], {})
+    assert "&lt;img" in text
+    assert evil not in re.sub(r"```toml.*?```", "", text, flags=re.S)
 
 
 def test_text_lists_what_is_missing(results: BenchResults) -> None:

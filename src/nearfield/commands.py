@@ -226,6 +226,8 @@ def report(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or arguments.bench / "report.html"
     if out.suffix == ".md":
+        if arguments.pictures:
+            raise InputError(f"--pictures is for pages, and {out} is text; leave it out, or write a .html file.")
         for file in write_markdown(arguments.bench, out):
             console.print(f"Written: {file}", soft_wrap=True)
         return

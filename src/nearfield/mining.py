@@ -109,13 +109,14 @@ MINERS: dict[str, Callable[[], Miner]] = {
 }
 
 
-def miner(name: str) -> Miner:
-    """The miner called `name`, as published; InputError names the nearest."""
-    if name not in MINERS:
-        raise InputError(
-            f"miner must be a function of a block or a name; there is no {name!r}; {nearest(name, MINERS)}"
-        )
-    return MINERS[name]()
+def miner(given: Miner | str) -> Miner:
+    """A function of a block as it is, or the published miner of this name; InputError names the nearest."""
+    if callable(given):
+        return given
+    if given not in MINERS:
+        found = nearest(str(given), MINERS)
+        raise InputError(f"miner must be a function of a block or a name; there is no {given!r}; {found}")
+    return MINERS[given]()
 
 
 def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:

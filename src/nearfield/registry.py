@@ -97,7 +97,7 @@ def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
     missing = [n for n, p in found.parameters.items() if p.default is p.empty and n not in params]
     if missing:
         raise InputError(f"{name} needs {' and '.join(missing)}; give {missing[0]}=... to create().")
-    if isinstance(params.get("miner"), str):
+    if params.get("miner") is not None:
         params["miner"] = miner(params["miner"])
     return found.build(**params)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
         parts += ["## Beside the papers", *_papers(published, results, boards)]
     if any(one.trial is not None for one in lead.standings):
         parts += ["## Settings chosen", "By validation; trial 0 is the published setting.", _settings(lead)]
-    parts += ["## Provenance", *_provenance(results)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    text = escape("\n\n".join(part.strip() for part in parts), quote=False)  # viewers of Markdown let HTML through
+    return "\n\n".join([text, "## Provenance", *_provenance(results)]) + "\n"
 
 
 def _items(lines: Iterable[str]) -> str:
@@ -110,6 +111,7 @@ def _number(value: Any) -> str:
 
 def _provenance(results: BenchResults) -> list[str]:
     found = provenance.provenance(results)
-    parts = [_items(f"{name}: {value}" for name, value in found["facts"].items())]
-    parts += [f"```toml\n{found['toml'].strip()}\n```"]
-    return [*parts, "Not finished:\n\n" + _items(found["missing"])] if found["missing"] else parts
+    parts = [escape(_items(f"{name}: {value}" for name, value in found["facts"].items()), quote=False)]
+    parts += [f"```toml\n{found['toml'].strip()}\n```"]  # a block of code shows what it holds
+    missing = escape(_items(found["missing"]), quote=False)
+    return [*parts, f"Not finished:\n\n{missing}"] if missing else parts
