@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from nearfield._version import __version__
 
 if TYPE_CHECKING:
     from nearfield import data, losses, metrics, mining, models, pairs, samplers

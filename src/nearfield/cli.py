@@ -9,10 +9,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from nearfield import __version__
+from nearfield._version import __version__
 from nearfield.errors import NearfieldError
 
 DESCRIPTION = (
@@ -74,16 +75,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 _Raw = argparse.RawDescriptionHelpFormatter
-_Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def _add(commands: _Commands, name: str, summary: str, example: str) -> argparse.ArgumentParser:  # type: ignore[valid-type]
-    return commands.add_parser(  # type: ignore[attr-defined,no-any-return]
+def _add(commands: Commands, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name, help=summary, description=summary, epilog=f"example:\n  {example}", formatter_class=_Raw
     )
 
 
-def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_bench(commands: Commands) -> None:
     example = "nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800"
     parser = _add(commands, "bench", "compare methods under equal conditions; leaderboard and report", example)
     parser.add_argument(
@@ -108,7 +109,7 @@ def _add_bench(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("bench", "nearfield.bench_commands"))
 
 
-def _add_worker(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_worker(commands: Commands) -> None:
     summary = "take tasks of a bench from its database and do them, until none is left; start any number, anywhere"
     parser = _add(commands, "worker", summary, "nearfield worker --storage postgresql+psycopg://me@host/benches")
     _add_storage(parser)
@@ -120,7 +121,7 @@ def _add_worker(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("worker", "nearfield.bench_commands"))
 
 
-def _add_ablate(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_ablate(commands: Commands) -> None:
     summary = "repeat an ablation of the papers: one thing varied, all else equal; table, figure and verdicts"
     parser = _add(commands, "ablate", summary, "nearfield ablate bins --data omniglot --seeds 5 --set run.steps=400")
     sizes = ("batch-size", "batch-size-equal-steps", "embedding-size")
@@ -143,7 +144,7 @@ def _add_ablate(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("ablate", "nearfield.ablate_commands"))
 
 
-def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_train(commands: Commands) -> None:
     example = "nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20"
     parser = _add(commands, "train", "train one method and test it; goes on where it was interrupted", example)
     parser.add_argument("config", nargs="?", help="a recipe (see `nearfield recipes`) or the TOML file of a run")
@@ -161,7 +162,7 @@ def _add_train(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("train"))
 
 
-def _add_embed(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_embed(commands: Commands) -> None:
     example = "nearfield embed efficientnet_lite0 photos/ --split test -o photos.npz && nearfield eval photos.npz"
     parser = _add(commands, "embed", "embed a dataset into a file; goes on where it was interrupted", example)
     parser.add_argument("model", help="exported model, finished run, or backbone: efficientnet_lite0, timm:NAME, ...")
@@ -177,7 +178,7 @@ def _add_embed(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("embed"))
 
 
-def _add_export(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_export(commands: Commands) -> None:
     summary = "write a trained model as a folder that embeds on its own: weights, model card, ONNX"
     parser = _add(commands, "export", summary, "nearfield export runs/train -o birds --onnx --verify")
     parser.add_argument("trained", type=Path, metavar="RUN", help="folder of a finished run")
@@ -188,7 +189,7 @@ def _add_export(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("export", "nearfield.export_commands"))
 
 
-def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_eval(commands: Commands) -> None:
     example = "nearfield eval embeddings.npy labels.npy --ks 1 10 100 1000 --metrics recall map_at_r"
     parser = _add(commands, "eval", "retrieval metrics of anybody's embeddings", example)
     parser.add_argument("embeddings", type=Path, help="(N, D) embeddings: npy, npz, csv, parquet or safetensors")
@@ -206,14 +207,14 @@ def _add_eval(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("evaluate"))
 
 
-def _add_methods(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_methods(commands: Commands) -> None:
     parser = _add(commands, "methods", "list the methods, or explain one", "nearfield methods fastap")
     parser.add_argument("name", nargs="?", help="explain this method")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.set_defaults(run=_lazy("methods"))
 
 
-def _add_recipes(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_recipes(commands: Commands) -> None:
     summary = "list complete configurations, of the papers and for a small machine, or print one as TOML"
     parser = _add(commands, "recipes", summary, "nearfield recipes ms_bninception_cub > mine.toml")
     parser.add_argument("name", nargs="?", help="print this recipe with its notes")
@@ -221,7 +222,7 @@ def _add_recipes(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("recipes", "nearfield.recipe_commands"))
 
 
-def _add_weights(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_weights(commands: Commands) -> None:
     summary = "which similarities each loss's pair weights use, measured; or one loss's weights, drawn"
     parser = _add(commands, "weights", summary, "nearfield weights multi_similarity --plot weights.svg")
     parser.add_argument(
@@ -234,7 +235,7 @@ def _add_weights(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("weights"))
 
 
-def _add_check_gradients(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_check_gradients(commands: Commands) -> None:
     summary = "certify a loss: is its gradient the derivative of its value, in blocks and chunks too?"
     example = "nearfield check-gradients pytorch_metric_learning.losses:CircleLoss --set m=0.25"
     parser = _add(commands, "check-gradients", summary, example)
@@ -246,7 +247,7 @@ def _add_check_gradients(commands: _Commands) -> None:  # type: ignore[valid-typ
     parser.set_defaults(run=_lazy("check_gradients"))
 
 
-def _add_data(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_data(commands: Commands) -> None:
     parser = _add(commands, "data", "add, list, check and picture the data", "nearfield data add cub CUB_200_2011.tgz")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add = _add(actions, "add", "read, check and remember data under a name", "nearfield data add mine photos/")
@@ -271,7 +272,7 @@ def _add_data(commands: _Commands) -> None:  # type: ignore[valid-type]
         each.set_defaults(run=_lazy(f"data_{name}", "nearfield.data_commands"))
 
 
-def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_report(commands: Commands) -> None:
     example = "nearfield report runs/bench -o report.html"
     parser = _add(commands, "report", "write a bench's report: one HTML file that opens offline", example)
     parser.add_argument("bench", type=Path, help="folder of a bench")
@@ -282,7 +283,7 @@ def _add_report(commands: _Commands) -> None:  # type: ignore[valid-type]
     parser.set_defaults(run=_lazy("report"))
 
 
-def _add_lint(commands: _Commands) -> None:  # type: ignore[valid-type]
+def _add_lint(commands: Commands) -> None:
     summary = "name the classical sins of a comparison: what makes it unfair, why, and what to do"
     parser = _add(commands, "lint", summary, "nearfield lint bench.toml runs/mine runs/theirs")
     parser.add_argument(
@@ -310,7 +311,7 @@ def _add_set(parser: argparse.ArgumentParser, example: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help)
 
 
-def _lazy(command: str, module: str = "nearfield.commands"):  # type: ignore[no-untyped-def]
+def _lazy(command: str, module: str = "nearfield.commands") -> Callable[[argparse.Namespace], int | None]:
     """The function of a module, imported when it is called."""
 
     def run(arguments: argparse.Namespace) -> int | None:

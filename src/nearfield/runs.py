@@ -30,7 +30,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nearfield import __version__
+from nearfield._version import __version__
 from nearfield.config import RunConfig, load_config
 from nearfield.errors import RunError
 from nearfield.files import atomic_write, write_json, write_text
