@@ -15,8 +15,9 @@ import numpy as np
 from nearfield import losses
 from nearfield.config import BenchConfig, Config, DataConfig, MethodConfig, RunConfig
 from nearfield.data.base import Dataset
+from nearfield.data.splits import held_out
 from nearfield.errors import InputError
-from nearfield.protocols import held_out, protocol
+from nearfield.protocols import protocol
 from nearfield.search import space_of
 from nearfield.sins import ENOUGH_CLASSES, ENOUGH_HELD_OUT, ENOUGH_SEEDS, EQUAL, Sin
 

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from nearfield.config import Config, Count, DataConfig, Fraction, RunConfig, load_config
-from nearfield.data.base import Dataset, Integers
-from nearfield.data.splits import k_folds, split_classes
+from nearfield.config import Config, Count, Fraction, RunConfig, load_config
+from nearfield.data.base import Dataset
+from nearfield.data.splits import held_out
 from nearfield.errors import InputError, nearest
 
 Test = Literal["self", "query-gallery", "vehicleid", "closed"]
@@ -83,33 +82,6 @@ def kind_of_test(dataset: Dataset) -> Test:
     if dataset.is_query is not None:
         return "query-gallery"
     return "self" if dataset.is_test is None else "closed"
-
-
-def held_out(dataset: Dataset, config: DataConfig) -> tuple[Integers, Integers]:
-    """Rows (fit, val) of the training part: of different classes, but in a closed set different images of the same."""
-    if dataset.is_test is not None:
-        return _hold_out_images(dataset, config.val_fraction, config.split_seed)
-    if config.folds > 1:
-        fit, val = k_folds(dataset.train_classes, config.folds)[config.fold]
-    else:
-        fit, val = split_classes(dataset.train_classes, config.val_fraction, config.split_seed)
-    return dataset.train_rows(fit), dataset.train_rows(val)
-
-
-def _hold_out_images(dataset: Dataset, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """round(fraction * n) of the n training images of each class, at least two; a class of fewer than four gives none.
-
-    One image alone could not find another of its class, nor could one be learned from.
-    """
-    rows = dataset.train_rows()
-    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(rows)
-    order = shuffled[np.argsort(dataset.labels[shuffled], kind="stable")]
-    classes = np.split(order, np.flatnonzero(np.diff(dataset.labels[order])) + 1)
-    held = [own[: max(2, round(fraction * len(own))) if len(own) >= 4 else 0] for own in classes]
-    val = np.sort(np.concatenate(held))
-    if not len(val):
-        raise InputError(f"{dataset.name} needs training classes of at least 4 images, of which two can be held out.")
-    return np.setdiff1d(rows, val), val
 
 
 def _named(protocols: Iterable[Protocol]) -> dict[str, Protocol]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from nearfield.config import DataConfig
 from nearfield.data.base import Dataset, Integers, split_fingerprint
 from nearfield.errors import InputError
 
@@ -47,6 +48,33 @@ def k_folds(classes: npt.ArrayLike, k: int, seed: int | None = None) -> list[tup
     order = unique if seed is None else np.random.Generator(np.random.PCG64(seed)).permutation(unique)
     folds = np.array_split(order, k)
     return [(np.setdiff1d(unique, fold), np.sort(fold)) for fold in folds]
+
+
+def held_out(dataset: Dataset, config: DataConfig) -> tuple[Integers, Integers]:
+    """Rows (fit, val) of the training part: of different classes, but in a closed set different images of the same."""
+    if dataset.is_test is not None:
+        return _hold_out_images(dataset, config.val_fraction, config.split_seed)
+    if config.folds > 1:
+        fit, val = k_folds(dataset.train_classes, config.folds)[config.fold]
+    else:
+        fit, val = split_classes(dataset.train_classes, config.val_fraction, config.split_seed)
+    return dataset.train_rows(fit), dataset.train_rows(val)
+
+
+def _hold_out_images(dataset: Dataset, fraction: float, seed: int) -> tuple[Integers, Integers]:
+    """round(fraction * n) of the n training images of each class, at least two; a class of fewer than four gives none.
+
+    One image alone could not find another of its class, nor could one be learned from.
+    """
+    rows = dataset.train_rows()
+    shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(rows)
+    order = shuffled[np.argsort(dataset.labels[shuffled], kind="stable")]
+    classes = np.split(order, np.flatnonzero(np.diff(dataset.labels[order])) + 1)
+    held = [own[: max(2, round(fraction * len(own))) if len(own) >= 4 else 0] for own in classes]
+    val = np.sort(np.concatenate(held))
+    if not len(val):
+        raise InputError(f"{dataset.name} needs training classes of at least 4 images, of which two can be held out.")
+    return np.setdiff1d(rows, val), val
 
 
 def resplit(dataset: Dataset, train: npt.ArrayLike, test: npt.ArrayLike) -> Dataset:
