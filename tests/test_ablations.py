@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from test_diagrams import assert_legible
 
 from nearfield.ablation_chart import _spread, ablation_svg
-from nearfield.ablation_results import Outcome, collect, outcome_json, outcome_markdown, words
+from nearfield.ablation_results import Outcome, collect
+from nearfield.ablation_text import outcome_json, outcome_markdown, words
 from nearfield.ablations import ABLATIONS, PAIR_LOSSES, ablation, folder_name
 from nearfield.cli import build_parser, main
 from nearfield.config import BenchConfig

@@ -29,7 +29,10 @@ LINE_EVERY = 30.0  # seconds between two lines of progress
 
 
 def ablate(arguments: argparse.Namespace) -> None:
-    """Run one ablation; see `nearfield.ablations`."""
+    """Run one ablation, writing what came out after each of its benches; see `nearfield.ablations`."""
+    from nearfield.ablation_results import collect
+    from nearfield.ablation_text import write_outcome
+
     study = ablation(arguments.name)
     if arguments.seeds is not None and arguments.seeds < 1:
         raise InputError(f"--seeds must be at least 1; got {arguments.seeds}.")
@@ -42,7 +45,9 @@ def ablate(arguments: argparse.Namespace) -> None:
         _print_plan(study, benches, jobs, arguments.json)
         return
     folder = arguments.out or Path("runs") / f"ablate-{study.name}-{arguments.data}"
-    outcome = run_ablation(study, benches, folder, jobs, _lines(study, len(benches)))
+    for found in run_ablation(benches, folder, jobs, _lines(study, len(benches))):
+        outcome = collect(study, benches, found)
+        write_outcome(outcome, folder)
     _print_outcome(outcome, folder, arguments.json)
     if outcome.missing:
         raise RunError("not everything could be done:\n  " + "\n  ".join(outcome.missing))
@@ -102,7 +107,7 @@ def _print_plan(study: Ablation, benches: dict[str, BenchConfig], jobs: int, as_
 
 
 def _print_outcome(outcome: Outcome, folder: Path, as_json: bool) -> None:
-    from nearfield.ablation_results import outcome_json, table_markdown, words
+    from nearfield.ablation_text import outcome_json, table_markdown, words
 
     if as_json:
         console.print_json(json.dumps(outcome_json(outcome)))

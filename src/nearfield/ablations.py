@@ -8,7 +8,7 @@ on, and `ablation_results` says what came out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from nearfield.errors import InputError, nearest
 from nearfield.search import apply
 
 if TYPE_CHECKING:
-    from nearfield.ablation_results import Outcome
     from nearfield.bench import Watched
+    from nearfield.results import BenchResults
 
 Settings = dict[str, Any]  # dotted keys of a run's configuration
 UNBIASED = "Unbiased Evaluation of Deep Metric Learning Algorithms (2019)"
@@ -96,22 +96,15 @@ class Ablation:
 
 
 def run_ablation(
-    ablation: Ablation,
-    benches: Mapping[str, BenchConfig],
-    folder: Path,
-    jobs: int,
-    watch: Callable[[str, Watched], None],
-) -> Outcome:
-    """Run the bench of every value, or go on with those that are not finished, and write what came out so far."""
-    from nearfield.ablation_results import collect, write_outcome
+    benches: Mapping[str, BenchConfig], folder: Path, jobs: int, watch: Callable[[str, Watched], None]
+) -> Iterator[dict[str, BenchResults]]:
+    """Run the bench of every value, or go on with those that are not finished; after each, what was found so far."""
     from nearfield.bench import run_bench
 
-    found = {}
+    found: dict[str, BenchResults] = {}
     for value, bench in benches.items():
         found[value] = run_bench(bench, folder / folder_name(value), jobs, partial(watch, value))
-        outcome = collect(ablation, benches, found)
-        write_outcome(outcome, folder)
-    return outcome
+        yield found
 
 
 def folder_name(value: str) -> str:
