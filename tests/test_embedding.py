@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield import embedding
 from nearfield.cli import main
 from nearfield.config import RunConfig, load_config
 from nearfield.data import Dataset, load
 from nearfield.data.pictures import Paths, Pictures, digests_of
-from nearfield.embedding import at_size, embed_to_file, open_model
 from nearfield.errors import InputError
+from nearfield.export import embed_dataset
+from nearfield.export.embed_dataset import at_size, embed_to_file, open_model
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
 from nearfield.training import train
 
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "PART", 200)
+    monkeypatch.setattr(embed_dataset, "PART", 200)
 
 
 def pictures(folder: Path) -> Dataset:
@@ -84,13 +84,13 @@ def test_interruptions_cost_one_part_and_change_nothing(
     embed_to_file(model, dataset, tmp_path / "whole.npz")
     out, parts = tmp_path / "stopped.npz", tmp_path / "stopped.npz.parts"
     embedded: list[int] = []
-    real = embedding.embed
+    real = embed_dataset.embed
 
     def counting(model: EmbeddingModel, images: Any, *rest: Any) -> torch.Tensor:
         embedded.append(len(images))
         return real(model, images, *rest)
 
-    monkeypatch.setattr(embedding, "embed", counting)
+    monkeypatch.setattr(embed_dataset, "embed", counting)
     for stop in (1, 450, 700, 1797):
 
         def interrupt(done: int, total: int, stop: int = stop) -> None:
@@ -168,7 +168,7 @@ def test_the_command_goes_on_after_an_interruption(
 ) -> None:
     out = tmp_path / "digits.npz"
     call = ["embed", str(run), "digits", "-o", str(out), "--json"]
-    real, calls = embedding.embed, []
+    real, calls = embed_dataset.embed, []
 
     def interrupted(*args: Any) -> torch.Tensor:
         calls.append(args)
@@ -176,7 +176,7 @@ def test_the_command_goes_on_after_an_interruption(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(embedding, "embed", interrupted)
+    monkeypatch.setattr(embed_dataset, "embed", interrupted)
     assert main(call) == 130
     assert len(list((tmp_path / "digits.npz.parts").glob("*.npy"))) == 3
     assert "the same command goes on from here" in capsys.readouterr().err

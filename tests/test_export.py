@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield import data, export_commands, onnx_files
-from nearfield import export as exporting
+from nearfield import data, export_commands
 from nearfield.cli import main
 from nearfield.config import RunConfig, build_config, load_config
 from nearfield.data.pictures import Pictures
-from nearfield.embedding import as_trained, embed_to_file, open_images, open_model
 from nearfield.errors import InputError, RunError
-from nearfield.export import Description, Embedder, build_net, export, load
+from nearfield.export import Description, Embedder, description, export, load, write
+from nearfield.export.embed_dataset import as_trained, embed_to_file, open_images, open_model
+from nearfield.export.model import build_net
+from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches, write_onnx
 from nearfield.inputs import FeatureInput, PictureInput
 from nearfield.models import Pretrained
-from nearfield.onnx_files import TOLERANCE, largest_difference, random_batches, write_onnx
 from nearfield.training import train
 
 SMALL = ["steps=2", "eval_every=2", "data.val_fraction=0.5", "model.width=4", "model.dim=8", "sampler.batch_size=4"]
@@ -93,7 +93,7 @@ def test_an_exported_model_gives_the_runs_test_embeddings(
     moved = tmp_path / "elsewhere"
     export(folder, tmp_path / "exported").rename(moved)
     direct = load(folder, normalize=False).embed(images, batch_size=256)
-    monkeypatch.setattr(exporting, "open_data", lambda *_: pytest.fail("an exported model needs no data"))
+    monkeypatch.setattr(description, "open_data", lambda *_: pytest.fail("an exported model needs no data"))
     model = load(moved, normalize=False)
     found = model.embed(images, batch_size=256)
     assert found.shape == (len(images), model.dim) == (len(images), 8)
@@ -193,7 +193,7 @@ def test_a_run_that_wrote_down_its_input_needs_no_data(
     facts = json.loads((tmp_path / "run" / "environment.json").read_text())
     known = load(tmp_path / "run").input
     (tmp_path / "run" / "environment.json").write_text(json.dumps(facts | {"input": known.model_dump()}))
-    monkeypatch.setattr(exporting, "open_data", lambda *_: pytest.fail("the run knows its input"))
+    monkeypatch.setattr(description, "open_data", lambda *_: pytest.fail("the run knows its input"))
     assert load(tmp_path / "run").input == known
 
 
@@ -274,7 +274,7 @@ def test_a_failed_export_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exporting, "write_text", full)
+    monkeypatch.setattr(write, "write_text", full)
     with pytest.raises(RunError, match="No space left on device"):
         export(runs("conv")[0], tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -364,7 +364,7 @@ def test_a_wrong_onnx_file_fails_the_command(
     runs: Callable[[str], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnxruntime")
-    real = onnx_files.write_onnx
+    real = write.write_onnx
 
     def slightly_wrong(model: Embedder, path: Path) -> None:
         with torch.no_grad():
@@ -373,7 +373,7 @@ def test_a_wrong_onnx_file_fails_the_command(
             real(model, path)
             head[0, 0] -= 0.01
 
-    monkeypatch.setattr(onnx_files, "write_onnx", slightly_wrong)
+    monkeypatch.setattr(write, "write_onnx", slightly_wrong)
     monkeypatch.setattr(export_commands, "open_data", no_data)
     assert main(["export", str(runs("features")[0]), "-o", str(tmp_path / "out"), "--onnx", "--verify"]) == 1
     shown = capsys.readouterr()

@@ -60,8 +60,8 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def embed(arguments: argparse.Namespace) -> None:
-    """Embed a dataset into a file; see `nearfield.embedding`."""
-    from nearfield.embedding import as_trained, at_size, embed_to_file, open_images, open_model
+    """Embed a dataset into a file; see `nearfield.export.embed_dataset`."""
+    from nearfield.export.embed_dataset import as_trained, at_size, embed_to_file, open_images, open_model
 
     dataset = open_images(arguments.data)
     model = open_model(arguments.model, arguments.weights, dataset)

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from rich.console import Console
 
 from nearfield.config import RunConfig, load_config
-from nearfield.embedding import as_trained
 from nearfield.errors import InputError
 from nearfield.export import Embedder, load
 from nearfield.export import export as write
-from nearfield.onnx_files import TOLERANCE, largest_difference, random_batches
+from nearfield.export.embed_dataset import as_trained
+from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches
 from nearfield.supply import open_data
 
 console = Console(highlight=False)

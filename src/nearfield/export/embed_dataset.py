@@ -19,13 +19,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfield import __version__, data
+from nearfield import data
+from nearfield._version import __version__
 from nearfield.config import BACKBONES
 from nearfield.data import Dataset
 from nearfield.data.base import Images, Pixels
 from nearfield.data.pictures import Paths, Pictures, decode
 from nearfield.errors import InputError, nearest
-from nearfield.export import Embedder, load
+from nearfield.export.model import Embedder, load
 from nearfield.files import atomic_write, write_json
 from nearfield.inputs import PictureInput
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone

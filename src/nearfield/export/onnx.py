@@ -26,7 +26,7 @@ from nearfield.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearfield.export import Embedder
+    from nearfield.export.model import Embedder
 
 OPSET = 20
 TOLERANCE = 1e-4  # relative

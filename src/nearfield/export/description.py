@@ -1,0 +1,150 @@
+"""What a trained model is, all but its weights, as a value that lies beside them.
+
+Axes: F features, D embedding dims.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from nearfield._version import __version__
+from nearfield.config import Config, Count, ModelConfig, RunConfig, build_config, load_config
+from nearfield.errors import InputError
+from nearfield.inputs import FeatureInput, Input, input_of
+from nearfield.models.build import LITE0, LITE0_TIMM
+from nearfield.models.pretrained import State, read_weights
+from nearfield.runs import RunFolder
+from nearfield.supply import open_data
+
+FORMAT = 1  # of config.json
+WEIGHTS = "model.safetensors"
+
+
+class Pixels(Config):
+    """Pixel values as the network takes them; see `Preprocessing`."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float
+    bgr: bool
+
+
+class Training(Config):
+    """Where a model comes from."""
+
+    run: str  # digest of the configuration
+    config: str  # the configuration itself, in TOML
+    method: str
+    backbone: str  # as it was called in training
+    pretrained: dict[str, Any] | None = None  # the file that the backbone started from
+    data: str
+    fingerprint: str | None = None  # of the data
+    split: str | None = None  # fingerprint of the split
+    fit_classes: int | None = None
+    val_classes: int | None = None
+    seed: int | None = None
+    steps: int | None = None
+    best_step: int | None = None
+    train_seconds: float | None = None
+    val: dict[str, float] | None = None  # scores that the step was chosen by
+    commit: str | None = None
+    nearfield: str | None = None
+    torch: str | None = None
+
+
+class Description(Config):
+    """A trained model, all but its weights."""
+
+    format: Literal[1] = 1
+    nearfield: str = __version__  # the version that wrote this
+    model: ModelConfig  # of the whole model; it needs no other file
+    members: Count | None = None  # of an ensemble
+    branches: Count | None = None  # of a relational head (DRML)
+    features: Count  # F that the head sees
+    input: Input
+    pixels: Pixels | None = None  # None: features go in
+    distance: Literal["cosine", "euclidean", "hamming"]
+    sha256: str  # of the weights
+    training: Training
+    test: dict[str, float]  # scores on the test classes; none if it was not tested
+
+
+def describe(run: RunFolder) -> Description:
+    """The model of a finished run, but for its pixel values, which the network knows."""
+    config = load_config(RunConfig, run.path / "config.toml")
+    state, sha256 = read_weights(run.path / WEIGHTS)
+    sizes = _sizes(state, config.model.dim)
+    backbone = LITE0_TIMM if config.model.backbone == LITE0 else config.model.backbone
+    changes = {"weights": None, "init": "default", "backbone": backbone, "dim": sizes["dim"]}
+    facts = _json(run.path / "environment.json")
+    result = run.result or {}
+    values: dict[str, Any] = {
+        "model": config.model.model_copy(update=changes).model_dump(mode="json"),
+        **{key: sizes[key] for key in ("members", "branches", "features")},
+        "input": _input(config, facts, sizes["features"]),
+        "distance": config.distance,
+        "sha256": sha256,
+        "training": _training(config, facts, result),
+        "test": result.get("test", {}),
+    }
+    return build_config(Description, values)
+
+
+def _sizes(state: State, dim: int) -> dict[str, Any]:
+    """Members, branches, F and D, from the names and shapes of the weights; D is `dim` if there is no head."""
+    members = len({name.split(".")[1] for name in state if name.startswith("members.")}) or None
+    head = "head" if members is None else "members.0.head"
+    nodes = [name for name in state if name.startswith(f"{head}.nodes.") and name.endswith(".weight")]
+    branches = len(nodes) or None
+    first = state.get(nodes[0] if nodes else f"{head}.weight")  # (D, F), or (D / K, F / K)
+    each = (dim // (members or 1),) * 2 if first is None else tuple(size * (branches or 1) for size in first.shape)
+    return {"members": members, "branches": branches, "features": each[1], "dim": each[0] * (members or 1)}
+
+
+def _input(config: RunConfig, facts: Mapping[str, Any], features: int) -> dict[str, Any]:
+    """What the run's model takes: as it was written down, or as the run's data say."""
+    if "input" in facts:
+        return dict(facts["input"])
+    if config.model.backbone == "features":
+        return FeatureInput(features=features).model_dump(mode="json")
+    return input_of(open_data(config.data), config.data).model_dump(mode="json")
+
+
+def _training(config: RunConfig, facts: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    known = {key: value for key, value in {**facts, **result}.items() if key in Training.model_fields}
+    return {
+        **known,
+        "run": config.digest(),
+        "config": config.to_toml(),
+        "method": config.method.name,
+        "backbone": config.model.backbone,
+        "data": config.data.name,
+        "fingerprint": facts.get("data"),
+    }
+
+
+def read_description(path: Path) -> Description:
+    values = _json(path)
+    if values.get("format") != FORMAT:
+        raise InputError(
+            f"{path} must have format {FORMAT}; got {values.get('format')!r}. Export again, or update nearfield."
+        )
+    try:
+        return build_config(Description, values)
+    except InputError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}. Is the folder whole?") from error
+    except ValueError as error:  # of JSON and of UTF-8
+        raise InputError(f"{path} is damaged: {error}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is damaged: it must hold a JSON object.")
+    return found
