@@ -1,4 +1,4 @@
-"""Recipes, crops and batches: the same as torchvision's, the same on any number of workers, and resumable."""
+"""Augmentations, crops and batches: the same as torchvision's, the same on any number of workers, and resumable."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from PIL import Image
 from nearfield import data
 from nearfield.data import Dataset, windows
 from nearfield.data.loading import Cropped, loader
-from nearfield.data.transforms import RECIPES, VALUES, Recipe, crop, images_for, pixel_values, recipe, transform
+from nearfield.data.transforms import AUGMENTATIONS, Augmentation, augmentation, images_for
 from nearfield.errors import InputError
 from nearfield.vision import torchvision
 
 torchvision()
 from torchvision.transforms import v2  # noqa: E402
 
-SMALL = Recipe(24, "short", 16, "resized", 0.16, "half")
+SMALL = Augmentation(24, "short", 16, "resized", 0.16)
 
 
 @pytest.fixture
@@ -53,55 +53,29 @@ def test_importing_the_guard_imports_nothing() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# Recipes
-
-
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("train", [True, False])
-def test_every_recipe_makes_a_tensor_of_any_picture(name: str, train: bool) -> None:
-    chosen = recipe(name)
-    for mode, size in (("RGB", (300, 260)), ("L", (400, 120)), ("RGBA", (60, 60))):
-        made = transform(chosen, train)(Image.new(mode, size))
-        assert made.shape == (3, chosen.side, chosen.side)
-        assert made.dtype == torch.float32
+# Augmentations
 
 
 def test_the_papers_numbers() -> None:
-    assert RECIPES["fastap"] == Recipe(256, "square", 224, "random", 1.0, "imagenet")
-    assert RECIPES["multi_similarity"] == Recipe(256, "short", 227, "resized", 0.16, "caffe")
-    assert RECIPES["unbiased"].scale == 0.08
-    assert recipe("fastap", size=128, side=112).side == 112
+    assert AUGMENTATIONS["fastap"] == Augmentation(256, "square", 224, "random", 1.0)
+    assert AUGMENTATIONS["multi_similarity"] == Augmentation(256, "short", 227, "resized", 0.16)
+    assert AUGMENTATIONS["unbiased"].scale == 0.08
+    assert augmentation("fastap", size=128, side=112).side == 112
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("fast", {}, "no recipe 'fast'; did you mean 'fastap'"),
-        ("fastap", {"sides": 3}, "sides is not a part of a recipe; did you mean 'side'"),
+        ("fast", {}, "no augmentation 'fast'; did you mean 'fastap'"),
+        ("fastap", {"sides": 3}, "sides is not a part of an augmentation; did you mean 'side'"),
         ("fastap", {"size": 100}, "side must not be above size, 100"),
         ("fastap", {"crop": "centre"}, "crop must be one of random, resized"),
-        ("fastap", {"values": "cafe"}, "did you mean 'caffe'"),
         ("fastap", {"rule": "wide"}, "rule must be one of"),
     ],
 )
 def test_nonsense_is_refused(name: str, changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        recipe(name, **changes)
-
-
-def test_caffe_values_are_bgr_up_to_255() -> None:
-    pixels = torch.tensor([10, 20, 30], dtype=torch.uint8).view(1, 3, 1, 1)
-    assert pixel_values("caffe")(pixels).flatten().tolist() == pytest.approx([30 - 104, 20 - 117, 10 - 128], abs=1e-4)
-    assert pixel_values("mxnet")(pixels).flatten().tolist() == pytest.approx([10 - 123.68, 20 - 116.78, 30 - 103.94])
-    assert pixel_values("half")(torch.full((2, 1, 4, 4), 255, dtype=torch.uint8)).unique().tolist() == [1.0]
-
-
-def test_imagenet_values_are_torchvisions() -> None:
-    pixels = torch.arange(2 * 3 * 5 * 5, dtype=torch.uint8).view(2, 3, 5, 5)
-    usual = v2.Compose(
-        [v2.ToDtype(torch.float32, scale=True), v2.Normalize(*(VALUES["imagenet"].mean, VALUES["imagenet"].std))]
-    )
-    torch.testing.assert_close(pixel_values("imagenet")(pixels), usual(pixels))
+        augmentation(name, **changes)
 
 
 # Windows
@@ -160,7 +134,7 @@ def test_a_test_batch_is_what_torchvision_makes(photos: Dataset) -> None:
     batch = Cropped(photos.images, SMALL, train=False, seed=0)[(0, [0, 1, 2])]
     for row in range(3):
         picture = torch.from_numpy(photos.images[row]).permute(2, 0, 1)
-        assert torch.equal(batch[row], crop(SMALL, train=False)(picture))
+        assert torch.equal(batch[row], v2.functional.center_crop(picture, [16, 16]))
 
 
 def test_a_training_crop_is_what_torchvision_makes_of_the_same_window(photos: Dataset) -> None:
@@ -216,7 +190,7 @@ def test_workers_that_are_started_anew_can_be_used(photos: Dataset) -> None:
 
 def test_grey_arrays_make_batches_too() -> None:
     digits = data.load("digits")
-    (batch,) = loader(digits, [[0, 1]], recipe("small", side=6), train=True)
+    (batch,) = loader(digits, [[0, 1]], augmentation("small", side=6), train=True)
     assert batch.shape == (2, 1, 6, 6)
 
 

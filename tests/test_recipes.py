@@ -19,9 +19,9 @@ from nearfield import losses, samplers
 from nearfield.cli import main
 from nearfield.config import BACKBONES, DataConfig, ModelConfig, OptimizerConfig, RunConfig, build_config, merge
 from nearfield.data import Dataset, load
+from nearfield.data.loading import Cropped
 from nearfield.data.official import KINDS
-from nearfield.data.transforms import RECIPES as CROPS
-from nearfield.data.transforms import crop
+from nearfield.data.transforms import AUGMENTATIONS
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.models import build_model
@@ -203,7 +203,7 @@ def test_everything_named_exists(name: str) -> None:
     config = recipe(name)
     assert config.method.name in losses.names()
     assert config.sampler.name in {"auto", *samplers.names()}
-    assert config.data.augment is None or config.data.augment in CROPS
+    assert config.data.augment is None or config.data.augment in AUGMENTATIONS
     assert config.data.name in {*KINDS, "glyphs", "omniglot", "cub_lite0"}
     assert config.model.backbone in BACKBONES or config.model.backbone.startswith("timm:")
     assert config.eval_every <= config.steps
@@ -255,9 +255,8 @@ def test_the_pretrained_network_takes_its_crops() -> None:
     model = build_model(config.model, 0)
     loss = losses.create(config.method.name, **config.method.params)
     optimizer = build_optimizer(model, loss, config.optimizer)
-    cut = crop(CROPS["px128"], train=True)
-    pictures = np.random.default_rng(0).integers(0, 255, (4, 3, 144, 190), dtype=np.uint8)
-    images = torch.stack([cut(torch.from_numpy(picture)) for picture in pictures])
+    pictures = np.random.default_rng(0).integers(0, 255, (4, 144, 190, 3), dtype=np.uint8)
+    images = Cropped(pictures, AUGMENTATIONS["px128"], train=True, seed=0)[(0, [0, 1, 2, 3])]
     assert images.shape == (4, 3, 128, 128)
     before = model(images)
     loss(before, torch.tensor([0, 0, 1, 1])).backward()

@@ -22,7 +22,7 @@ from nearfield.config import Config, Count, DataConfig
 from nearfield.data import Dataset, Pictures
 from nearfield.data.base import Pixels
 from nearfield.data.pictures import decode, resized
-from nearfield.data.transforms import images_for, recipe
+from nearfield.data.transforms import augmentation, images_for
 from nearfield.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def input_of(dataset: Dataset, config: DataConfig) -> FeatureInput | PictureInpu
     """How the test images of a run on `dataset` enter its model."""
     if dataset.are_features:
         return FeatureInput(features=dataset.images[0].shape[0])
-    chosen = None if config.augment is None else recipe(config.augment)
+    chosen = None if config.augment is None else augmentation(config.augment)
     images = dataset.images if chosen is None else images_for(dataset, chosen, train=False).images
     if isinstance(images, Pictures):
         if images.size is None or (images.resize == "short" and chosen is None):

@@ -18,9 +18,9 @@ from nearfield.config import DataConfig
 from nearfield.data import Dataset, decoded, load, pixels, split_fingerprint
 from nearfield.data.base import Integers
 from nearfield.data.loading import Cropped, loader
-from nearfield.data.transforms import images_for, recipe
+from nearfield.data.splits import held_out
+from nearfield.data.transforms import augmentation, images_for
 from nearfield.models.embedder import Rows
-from nearfield.protocols import held_out
 from nearfield.samplers import BatchSampler
 
 
@@ -68,18 +68,18 @@ class Supply:
         self.fit_labels = torch.unique(self.labels[self.parts.fit], return_inverse=True)[1]
         self.categories = torch.from_numpy(dataset.class_category)[self.labels[self.parts.fit]]
         self.workers = config.workers
-        self._recipe = None if config.augment is None else recipe(config.augment)
-        if self._recipe is None:
+        self._augmentation = None if config.augment is None else augmentation(config.augment)
+        if self._augmentation is None:
             self._images = torch.from_numpy(pixels(dataset))
         else:
             self._for_fit, self._for_test = (
-                decoded(images_for(dataset, self._recipe, train)) for train in (True, False)
+                decoded(images_for(dataset, self._augmentation, train)) for train in (True, False)
             )
 
     @cached_property
     def features(self) -> Tensor | None:
         """Features (N, F) of the images to fit, if the data are features: what a head may start from."""
-        plain = self._recipe is None and self._images.ndim == 2
+        plain = self._augmentation is None and self._images.ndim == 2
         return self._images[self.parts.fit] if plain else None
 
     def batches(self, sampler: BatchSampler, first: int, seed: int) -> Iterator[Batch]:
@@ -97,16 +97,16 @@ class Supply:
             yield Batch(images, self.fit_labels[batch], after)
 
     def _cropped(self, batches: Iterator[Integers], first: int, seed: int) -> Iterator[Tensor]:
-        if self._recipe is None:
+        if self._augmentation is None:
             return (self._images[torch.from_numpy(rows)] for rows in batches)
         given = {"train": True, "seed": seed, "first": first, "workers": self.workers}
-        return loader(self._for_fit, batches, self._recipe, **given)  # type: ignore[arg-type]
+        return loader(self._for_fit, batches, self._augmentation, **given)  # type: ignore[arg-type]
 
     def rows(self, part: Tensor) -> Rows:
         """The images of a part as they are scored: whole, or their centre."""
-        if self._recipe is None:
+        if self._augmentation is None:
             return self._images[part]
-        return _Centres(Cropped(self._for_test.images, self._recipe, train=False, seed=0), part.numpy())
+        return _Centres(Cropped(self._for_test.images, self._augmentation, train=False, seed=0), part.numpy())
 
 
 @lru_cache(maxsize=8)

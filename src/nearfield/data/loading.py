@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from nearfield.data import windows
 from nearfield.data.base import Dataset, Images, Integers
-from nearfield.data.transforms import Recipe
+from nearfield.data.transforms import Augmentation
 from nearfield.errors import InputError
 
 Request = tuple[int, Sequence[int]]  # number of the batch, its rows
@@ -29,21 +29,21 @@ Request = tuple[int, Sequence[int]]  # number of the batch, its rows
 class Cropped(TorchDataset[Tensor]):
     """Pictures as torch's DataLoader wants them: asked for a numbered list of rows, it gives the batch."""
 
-    def __init__(self, images: Images, chosen: Recipe, train: bool, seed: int) -> None:
-        self.images, self.recipe, self.train, self.seed = images, chosen, train, seed
+    def __init__(self, images: Images, chosen: Augmentation, train: bool, seed: int) -> None:
+        self.images, self.augmentation, self.train, self.seed = images, chosen, train, seed
 
     def __getitem__(self, request: Request) -> Tensor:
         number, rows = request
         generator = np.random.default_rng([self.seed, number])
         pictures = [_tensor(self.images[int(row)]) for row in rows]
         shapes = np.asarray([picture.shape[1:] for picture in pictures], dtype=np.int64)  # (B, 2)
-        side = self.recipe.side
+        side = self.augmentation.side
         if not self.train:
             return _cut(pictures, windows.centre(shapes, side), side)
-        if self.recipe.crop == "random":
+        if self.augmentation.crop == "random":
             batch = _cut(pictures, windows.anywhere(shapes, side, generator), side)
         else:
-            batch = _cut(pictures, windows.resized(shapes, self.recipe.scale, generator), side)
+            batch = _cut(pictures, windows.resized(shapes, self.augmentation.scale, generator), side)
         mirrored = torch.from_numpy(generator.random(len(rows)) < 0.5)
         batch[mirrored] = batch[mirrored].flip(-1)
         return batch
@@ -52,7 +52,7 @@ class Cropped(TorchDataset[Tensor]):
 def loader(
     dataset: Dataset,
     batches: Iterable[Sequence[int]],
-    chosen: Recipe,
+    chosen: Augmentation,
     *,
     train: bool,
     seed: int = 0,
