@@ -57,19 +57,19 @@ def pipelines(folder: Path, recipe: Any, images: int, workers: int) -> dict[str,
     from torch.utils.data import DataLoader, Subset
 
     from nearfield import data
-    from nearfield.data import folder as class_folders
-    from nearfield.data import loading, transforms
-    from nearfield.vision import torchvision
+    from nearfield.data import augment, loader
+    from nearfield.data.readers import folder as class_folders
+    from nearfield.models.torchvision_shim import torchvision
 
-    plain = torchvision().datasets.ImageFolder(str(folder), transform=transforms.transform(recipe, train=True))
-    lazy = transforms.images_for(class_folders.load(folder), recipe, train=True)
+    plain = torchvision().datasets.ImageFolder(str(folder), transform=augment.transform(recipe, train=True))
+    lazy = augment.images_for(class_folders.load(folder), recipe, train=True)
     cached = data.decoded(lazy)
     rows = np.random.default_rng(0).permutation(len(plain))[:images]
     batches = [part.tolist() for part in np.array_split(rows, len(rows) // BATCH)]
-    values = transforms.pixel_values(recipe.values)
+    values = augment.pixel_values(recipe.values)
 
     def ours(dataset: data.Dataset) -> Iterator[torch.Tensor]:
-        return (values(batch) for batch in loading.loader(dataset, batches, recipe, train=True, workers=workers))
+        return (values(batch) for batch in loader.loader(dataset, batches, recipe, train=True, workers=workers))
 
     def peer() -> Iterator[torch.Tensor]:
         return (batch for batch, _ in DataLoader(Subset(plain, rows.tolist()), BATCH, num_workers=workers))
@@ -96,7 +96,7 @@ def main() -> None:
 
     import torch
 
-    from nearfield.data import transforms
+    from nearfield.data import augment
 
     torch.set_num_threads(arguments.threads)
     images, rounds = (256, 1) if arguments.quick else (1024, 7)
@@ -105,7 +105,7 @@ def main() -> None:
         folder, title = pictures(Path(scratch))
         for name, changes in RECIPES.items():
             for workers in arguments.workers:
-                starts = pipelines(folder, transforms.recipe("small", **changes), images, workers)
+                starts = pipelines(folder, augment.recipe("small", **changes), images, workers)
                 found: dict[str, list[float]] = {key: [] for key in starts}
                 for _ in range(rounds + 1):  # the first one warms up the page cache
                     for key, start in starts.items():

@@ -3,7 +3,7 @@
     python -m benchmarks.speed_training [--threads N] [--only NAME ...] [--rounds N]
 
 Heads: a linear head of 128 dims on frozen features (those of CUB-200-2011 if NEARFIELD_DATA holds them, else random
-ones of the same shape), by `nearfield.training.train` and by a plain loop over a DataLoader with the loss, miner and
+ones of the same shape), by `nearfield.train` and by a plain loop over a DataLoader with the loss, miner and
 sampler of pytorch-metric-learning. Chunks: steps of a network on random pictures of 64 px, whole and by `chunk`.
 Several heads: those of four folds, one after the other, and as one batched product with one optimiser.
 
@@ -188,7 +188,7 @@ def train_ours(case: dict[str, Any], after_step: Callable[..., None]) -> None:
     """The loop of this library."""
     import numpy as np
 
-    from nearfield.training import train
+    from nearfield.training.loop import train
 
     if case["network"] is None:
         dataset, _ = features()
@@ -205,7 +205,7 @@ def train_plainly(case: dict[str, Any], after_step: Callable[..., None]) -> None
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
-    from nearfield.supply import supply_of
+    from nearfield.training.batches import supply_of
 
     supply = supply_of(features()[0], run_config(case).data)
     assert supply.features is not None

@@ -7,9 +7,9 @@ import inspect
 from pathlib import Path
 
 from nearfield import losses
-from nearfield.cli import build_parser
+from nearfield.cli.main import build_parser
+from nearfield.cli.recipes import notes, summary
 from nearfield.files import write_text
-from nearfield.recipe_commands import notes, summary
 from nearfield.recipes import RECIPES, facts, recipe
 
 HERE = Path(__file__).parent

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfield.bench.results import BenchResults, Floats, Fold, MethodResult, Part, Scores, Seed, Trial
 from nearfield.errors import RunError
-from nearfield.results import BenchResults, Floats, Fold, MethodResult, Part, Scores, Seed, Trial
 
 STEPS = tuple(range(100, 1100, 100))
 CHOSEN = 500  # the step that validation chooses everywhere

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from nearfield import losses
-from nearfield.big_batch import backward_in_chunks
-from nearfield.distributed import Place, broadcast, gather, of_all_ranks, process_group, sum_gradients
 from nearfield.losses.relations import DRML
 from nearfield.samplers import MPerClassSampler, ShardedSampler
+from nearfield.training.chunks import backward_in_chunks
+from nearfield.training.distributed import Place, broadcast, gather, of_all_ranks, process_group, sum_gradients
 
 N, D, C = 24, 8, 6
 KNOWN: dict[str, Any] = {"num_classes": C, "dim": D}

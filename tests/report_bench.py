@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfield import losses
+from nearfield.bench.protocols import protocol
+from nearfield.bench.results import BenchResults, Fold, MethodResult, Part, Scores, Seed, Trial
 from nearfield.config import BenchConfig, build_config
 from nearfield.data import Dataset
+from nearfield.losses.registry import Whole
 from nearfield.metrics import retrieval_metrics
-from nearfield.protocols import protocol
-from nearfield.registry import Whole
-from nearfield.results import BenchResults, Fold, MethodResult, Part, Scores, Seed, Trial
 
 STEPS = tuple(range(0, 1001, 100))
 CHOSEN = 700

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_diagrams import assert_legible
 
-from nearfield.ablation_chart import _spread, ablation_svg
-from nearfield.ablation_results import Outcome, collect
-from nearfield.ablation_text import outcome_json, outcome_markdown, words
-from nearfield.ablations import ABLATIONS, PAIR_LOSSES, ablation, folder_name
-from nearfield.cli import build_parser, main
+from nearfield.analysis.ablations.figure import _spread, ablation_svg
+from nearfield.analysis.ablations.outcome import Outcome, collect
+from nearfield.analysis.ablations.text import outcome_json, outcome_markdown, words
+from nearfield.bench.ablations import ABLATIONS, PAIR_LOSSES, ablation, folder_name
+from nearfield.bench.plan import Bench, label
+from nearfield.bench.protocols import PROTOCOLS
+from nearfield.cli.main import build_parser, main
 from nearfield.config import BenchConfig
 from nearfield.errors import InputError
-from nearfield.plan import Bench, label
-from nearfield.protocols import PROTOCOLS
 
 QUIET = Noise(seed=0.0005, fold=0.0, query=0.0, rest=0.0)
 VARIED = {  # the only keys of a run, or of its method, that may differ between two values

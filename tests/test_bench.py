@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfield.bench import prepare, seconds_left
+from nearfield.bench.baselines import floors, unequal
+from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
+from nearfield.bench.protocols import PROTOCOLS
+from nearfield.bench.run import prepare, seconds_left
 from nearfield.config import BenchConfig, build_config
 from nearfield.errors import InputError
-from nearfield.floors import floors, unequal
-from nearfield.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
-from nearfield.protocols import PROTOCOLS
 
 METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfield import losses
-from nearfield.big_batch import backward_in_chunks, steps_as_released
 from nearfield.errors import InputError, RunError
-from nearfield.models.base import ConvNet
+from nearfield.models.embedding_model import ConvNet
+from nearfield.training.chunks import backward_in_chunks, steps_as_released
 
 M, D, C = 22, 8, 6
 KNOWN: dict[str, Any] = {"num_classes": C, "dim": D}
@@ -73,7 +73,10 @@ def close(found: list[Tensor], expected: list[Tensor], tolerance: float) -> None
 
 @pytest.mark.parametrize("name", losses.names())
 def test_gradients_equal_those_of_the_whole_batch(name: str) -> None:
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+    for dtype, tolerance in (
+        (torch.float64, 1e-12),
+        (torch.float32, 1e-5),
+    ):  # products of other shapes round differently
         network, (images, labels) = make_network(dtype), batch(dtype=dtype)
         loss = make_loss(name, dtype)
         expected = gradients(lambda: plainly(network, loss, images, labels), network, loss)  # noqa: B023

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nearfield import losses
-from nearfield.certify import certify, find_loss
-from nearfield.cli import main
+from nearfield.cli.main import main
+from nearfield.inspection.gradients import certify, find_loss
 
 
 @pytest.mark.parametrize("name", losses.names())

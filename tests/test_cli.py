@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearfield.cli import build_parser, main
+from nearfield.cli.main import build_parser, main
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from nearfield.cli import build_parser; build_parser().format_help(); print(*sys.modules)"
+    code = "import sys; from nearfield.cli.main import build_parser; build_parser().format_help(); print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "pydantic", "rich", "matplotlib", "sklearn"} & set(modules)
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from nearfield import losses
 from nearfield.errors import InputError, NearfieldError
+from nearfield.losses.registry import Real, Whole
 from nearfield.pairs import PairLoss
-from nearfield.registry import Real, Whole
 
 C, D = 10, 8
 ZOO = batches()

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfield import data
-from nearfield.data import Dataset, DataWarning, base, glyphs
+from nearfield.data import Dataset, DataWarning, dataset
+from nearfield.data.builtin import glyphs
 from nearfield.errors import InputError, RunError
 
 FEW = [ord(character) for character in "2Q&жЩӁ⠋⠧⡅"]  # three classes of each of three categories
@@ -32,7 +33,7 @@ LOOK_ALIKES = [
 
 DIGEST = """
 import hashlib
-from nearfield.data import glyphs
+from nearfield.data.builtin import glyphs
 faces = glyphs.open_faces()
 print(hashlib.sha256(b"".join(glyphs.render_class(c, faces).tobytes() for c in {})).hexdigest())
 """
@@ -164,7 +165,7 @@ def test_a_split_is_disjoint_complete_and_repeatable(classes: set[int], fraction
     assert len(kept) > 1
     assert len(held) == min(max(round(fraction * len(classes)), 2), len(classes) - 2)
     again = data.split_classes(sorted(classes, reverse=True), fraction, seed)
-    assert base.split_fingerprint(kept, held) == base.split_fingerprint(*again)
+    assert dataset.split_fingerprint(kept, held) == dataset.split_fingerprint(*again)
 
 
 def test_split_seeds_differ_and_nonsense_is_refused() -> None:
@@ -176,8 +177,8 @@ def test_split_seeds_differ_and_nonsense_is_refused() -> None:
 
 
 def test_split_fingerprints_know_where_a_list_ends() -> None:
-    assert base.split_fingerprint([1, 2], [3]) != base.split_fingerprint([1], [2, 3])
-    assert base.split_fingerprint([1, 2]) == base.split_fingerprint(np.array([1, 2], dtype=np.int32))
+    assert dataset.split_fingerprint([1, 2], [3]) != dataset.split_fingerprint([1], [2, 3])
+    assert dataset.split_fingerprint([1, 2]) == dataset.split_fingerprint(np.array([1, 2], dtype=np.int32))
 
 
 @pytest.mark.parametrize("part", ["content", "labels", "train_classes"])
@@ -188,9 +189,9 @@ def test_the_fingerprint_covers_pixels_labels_and_split(part: str) -> None:
         "train_classes": np.array([0]),
         "test_classes": np.array([1]),
     }
-    before = base.fingerprint(**parts)
+    before = dataset.fingerprint(**parts)
     parts[part].flat[0] += 1
-    assert base.fingerprint(**parts) != before
+    assert dataset.fingerprint(**parts) != before
 
 
 def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

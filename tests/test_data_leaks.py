@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfield import data
-from nearfield.cli import main
+from nearfield.cli.main import main
 from nearfield.data import Dataset, leaks
 from nearfield.data.leaks import Leak, find_leaks
 from nearfield.errors import InputError

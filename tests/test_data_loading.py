@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfield import data
-from nearfield.data import Dataset, windows
-from nearfield.data.loading import Cropped, loader
-from nearfield.data.transforms import AUGMENTATIONS, Augmentation, augmentation, images_for
+from nearfield.data import Dataset, crops
+from nearfield.data.augment import AUGMENTATIONS, Augmentation, augmentation, images_for
+from nearfield.data.loader import Cropped, loader
 from nearfield.errors import InputError
-from nearfield.vision import torchvision
+from nearfield.models.torchvision_shim import torchvision
 
 torchvision()
 from torchvision.transforms import v2  # noqa: E402
@@ -43,13 +43,14 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
 
 def test_torchvision_and_timm_can_be_imported_after_the_guard() -> None:
-    code = "from nearfield.vision import torchvision; t = torchvision(); import timm; assert torchvision() is t"
+    guard = "from nearfield.models.torchvision_shim import torchvision"
+    code = f"{guard}; t = torchvision(); import timm; assert torchvision() is t"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_importing_the_guard_imports_nothing() -> None:
-    code = "import sys, nearfield.vision; sys.exit('torchvision' in sys.modules)"
+    code = "import sys, nearfield.models.torchvision_shim; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -89,7 +90,7 @@ def test_nonsense_is_refused(name: str, changes: dict[str, object], words: str) 
 )
 def test_windows_lie_inside(shapes: list[tuple[int, int]], scale: float, seed: int) -> None:
     where = np.asarray(shapes)
-    found = windows.resized(where, scale, np.random.default_rng(seed))
+    found = crops.resized(where, scale, np.random.default_rng(seed))
     assert (found[:, :2] >= 0).all()
     assert (found[:, 2:] >= 1).all()
     assert (found[:, :2] + found[:, 2:] <= where).all()
@@ -99,7 +100,7 @@ def test_windows_lie_inside(shapes: list[tuple[int, int]], scale: float, seed: i
 @pytest.mark.parametrize("scale", [0.08, 0.16])
 def test_windows_are_distributed_as_torchvisions(shape: tuple[int, int], scale: float) -> None:
     draws = 3000
-    found = windows.resized(np.tile(shape, (draws, 1)), scale, np.random.default_rng(0))
+    found = crops.resized(np.tile(shape, (draws, 1)), scale, np.random.default_rng(0))
     usual = v2.RandomResizedCrop(10, scale=(scale, 1.0))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -112,7 +113,7 @@ def test_windows_are_distributed_as_torchvisions(shape: tuple[int, int], scale: 
 
 
 def test_random_windows_reach_every_place() -> None:
-    found = windows.anywhere(np.tile((6, 5), (400, 1)), 4, np.random.default_rng(0))
+    found = crops.anywhere(np.tile((6, 5), (400, 1)), 4, np.random.default_rng(0))
     assert {tuple(w) for w in found.tolist()} == {(top, left, 4, 4) for top in range(3) for left in range(2)}
 
 
@@ -120,9 +121,9 @@ def test_random_windows_reach_every_place() -> None:
 def test_the_centre_is_torchvisions(height: int, width: int, side: int) -> None:
     if side > min(height, width):
         with pytest.raises(InputError, match=f"at least {side} pixels"):
-            windows.centre(np.array([[height, width]]), side)
+            crops.centre(np.array([[height, width]]), side)
         return
-    ((top, left, h, w),) = windows.centre(np.array([[height, width]]), side).tolist()
+    ((top, left, h, w),) = crops.centre(np.array([[height, width]]), side).tolist()
     picture = torch.arange(height * width).view(1, height, width)
     assert torch.equal(picture[:, top : top + h, left : left + w], v2.functional.center_crop(picture, [side, side]))
 
@@ -141,7 +142,7 @@ def test_a_training_crop_is_what_torchvision_makes_of_the_same_window(photos: Da
     batch = Cropped(photos.images, SMALL, train=True, seed=5)[(7, list(range(18)))]
     generator = np.random.default_rng([5, 7])
     pictures = [torch.from_numpy(photos.images[row]).permute(2, 0, 1) for row in range(18)]
-    where = windows.resized(np.asarray([p.shape[1:] for p in pictures]), 0.16, generator)
+    where = crops.resized(np.asarray([p.shape[1:] for p in pictures]), 0.16, generator)
     mirrored = generator.random(18) < 0.5
     assert 0 < mirrored.sum() < 18
     for row, (top, left, height, width) in enumerate(where.tolist()):

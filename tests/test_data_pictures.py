@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfield import data
-from nearfield.data import Dataset, Pictures, Stored, stored
+from nearfield.data import Dataset, Pictures, Stored, pixel_cache
 from nearfield.data.pictures import BLOCK, Paths, decode, digests_of, in_order, resized
 from nearfield.errors import InputError, RunError
 
@@ -108,7 +108,7 @@ def test_a_picture_of_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
 def test_sizes_and_pixels_are_torchvisions(width: int, height: int, size: int) -> None:
-    from nearfield.vision import torchvision
+    from nearfield.models.torchvision_shim import torchvision
 
     torchvision()
     from torchvision.transforms import v2
@@ -233,7 +233,7 @@ def test_a_full_disk_is_a_run_error(photos: Dataset, cache: Path, monkeypatch: p
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stored.np, "save", full)
+    monkeypatch.setattr(pixel_cache.np, "save", full)
     with pytest.raises(RunError, match="No space left on device"):
         data.decoded(photos)
     assert not list((cache / "pixels").iterdir())

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from nearfield import data
-from nearfield.cli import main
-from nearfield.data import Dataset, Pictures, sources
+from nearfield.cli.main import main
+from nearfield.data import Dataset, Pictures, catalog
 from nearfield.errors import InputError, RunError
 
 
@@ -284,4 +284,4 @@ def test_everything_survives_registration(tmp_path: Path, rows: Rows) -> None:
         if name not in ("name", "images", "test_lists"):
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert np.array_equal(found.images[:], expected.images[:])
-    assert sources.names() == ["closed", "digits", "glyphs"]
+    assert catalog.names() == ["closed", "digits", "glyphs"]

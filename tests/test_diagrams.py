@@ -11,10 +11,10 @@ from benches import Noise, fake_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfield.diagrams import critical_difference_svg, slope_svg
+from nearfield.analysis.bias import Entry, ledger
+from nearfield.analysis.figures.rankings import critical_difference_svg, slope_svg
+from nearfield.analysis.leaderboard import Board, standings
 from nearfield.errors import InputError
-from nearfield.ledger import Entry, ledger
-from nearfield.standings import Board, standings
 
 LONG = [f"method_{i}(temperature=0.{i}, margin=0.{i})" for i in range(30)]
 WIDTHS = [360, 720, 1080]

@@ -13,7 +13,8 @@ from distributed_worker import Found, everything, one_step, share
 from torch import Tensor, nn
 
 from nearfield import losses
-from nearfield.distributed import (
+from nearfield.errors import InputError
+from nearfield.training.distributed import (
     Place,
     broadcast,
     gather,
@@ -23,7 +24,6 @@ from nearfield.distributed import (
     process_group,
     sum_gradients,
 )
-from nearfield.errors import InputError
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from nearfield import losses
 from nearfield.config import ModelConfig, OptimizerConfig
 from nearfield.data import load, pixels
-from nearfield.doctor import ADVICE, VALIDATIONS, WINDOW, Doctor, Finding, idle_value, lonely, shape
+from nearfield.losses.memory import CrossBatchMemory
 from nearfield.losses.proxies import ProxyLoss
-from nearfield.memory import CrossBatchMemory
 from nearfield.models import build_model
-from nearfield.optimizers import build_optimizer
 from nearfield.pairs import PairLoss
 from nearfield.samplers import build_sampler
+from nearfield.training.doctor import ADVICE, VALIDATIONS, WINDOW, Doctor, Finding, idle_value, lonely, shape
+from nearfield.training.optimizers import build_optimizer
 
 CLASSES, DIM = 40, 16
 

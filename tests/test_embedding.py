@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield.cli import main
+from nearfield.cli.main import main
 from nearfield.config import RunConfig, load_config
 from nearfield.data import Dataset, load
 from nearfield.data.pictures import Paths, Pictures, digests_of
@@ -20,7 +20,7 @@ from nearfield.errors import InputError
 from nearfield.export import embed_dataset
 from nearfield.export.embed_dataset import at_size, embed_to_file, open_model
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
-from nearfield.training import train
+from nearfield.training.loop import train
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfield import losses
-from nearfield.mining import DistanceWeightedMiner, draw_by_distance, uniforms
 from nearfield.pairs import Block, PairLoss, Weighted, log_sum_exp, pair_weights
+from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance, uniforms
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
 NEEDED = {"num_classes": 80, "dim": 8}

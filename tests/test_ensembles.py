@@ -16,8 +16,8 @@ from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import draw_groupings
 from nearfield.models.ensemble import Ensemble
-from nearfield.runs import RunFolder
-from nearfield.training import Interrupted, train
+from nearfield.training.loop import Interrupted, train
+from nearfield.training.run_folder import RunFolder
 
 QUICK = {
     "method": {"name": "dreml", "params": {"members": 2, "meta_classes": 6}},

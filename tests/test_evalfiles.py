@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from nearfield.errors import InputError
-from nearfield.evalfiles import evaluate_files
 from nearfield.metrics import retrieval_metrics
+from nearfield.metrics.from_files import evaluate_files
 
 POINTS = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)
 LABELS = np.arange(12) % 4

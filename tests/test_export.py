@@ -19,18 +19,19 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield import data, export_commands
-from nearfield.cli import main
+from nearfield import data
+from nearfield.cli import export as export_command
+from nearfield.cli.main import main
 from nearfield.config import RunConfig, build_config, load_config
+from nearfield.data.input_spec import FeatureInput, PictureInput
 from nearfield.data.pictures import Pictures
 from nearfield.errors import InputError, RunError
 from nearfield.export import Description, Embedder, description, export, load, write
 from nearfield.export.embed_dataset import as_trained, embed_to_file, open_images, open_model
 from nearfield.export.model import build_net
 from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches, write_onnx
-from nearfield.inputs import FeatureInput, PictureInput
 from nearfield.models import Pretrained
-from nearfield.training import train
+from nearfield.training.loop import train
 
 SMALL = ["steps=2", "eval_every=2", "data.val_fraction=0.5", "model.width=4", "model.dim=8", "sampler.batch_size=4"]
 SMALL += ["sampler.per_class=2"]
@@ -141,7 +142,7 @@ def test_a_grey_model_takes_any_picture(runs: Callable[[str], Run]) -> None:
 @settings(max_examples=30, deadline=None)
 @given(height=st.integers(20, 90), width=st.integers(20, 90), size=st.integers(16, 40), crop=st.integers(1, 16))
 def test_pictures_are_prepared_as_torchvision_does(height: int, width: int, size: int, crop: int) -> None:
-    from nearfield.vision import torchvision
+    from nearfield.models.torchvision_shim import torchvision
 
     torchvision()
     v2: Any = importlib.import_module("torchvision.transforms.v2")
@@ -374,7 +375,7 @@ def test_a_wrong_onnx_file_fails_the_command(
             head[0, 0] -= 0.01
 
     monkeypatch.setattr(write, "write_onnx", slightly_wrong)
-    monkeypatch.setattr(export_commands, "open_data", no_data)
+    monkeypatch.setattr(export_command, "open_data", no_data)
     assert main(["export", str(runs("features")[0]), "-o", str(tmp_path / "out"), "--onnx", "--verify"]) == 1
     shown = capsys.readouterr()
     assert "above 0.0001" in shown.out

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nearfield import data
-from nearfield.cli import main
+from nearfield.cli.main import main
 from nearfield.errors import InputError
 
 

@@ -9,10 +9,10 @@ from benches import CONCATENATED, Noise, fake_results
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfield import statistics as ns
+from nearfield.analysis import statistics as ns
+from nearfield.analysis.bias import Entry, ledger, ledger_markdown
+from nearfield.bench.results import BenchResults, Part
 from nearfield.errors import InputError
-from nearfield.ledger import Entry, ledger, ledger_markdown
-from nearfield.results import BenchResults, Part
 
 SILENT = Noise(0.0, 0.0, 0.0, 0.0)
 TRUTH = {"a": 0.40, "b": 0.35, "c": 0.30, "d": 0.25}

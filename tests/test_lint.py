@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from test_protocols import made
 
-from nearfield.cli import main
+from nearfield.analysis.lint.catalogue import EQUAL, SINS
+from nearfield.analysis.lint.rules import lint, lint_choice, lint_runs
+from nearfield.bench.database import FILE, Store
+from nearfield.bench.plan import Bench
+from nearfield.bench.protocols import PROTOCOLS
+from nearfield.cli.main import main
 from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config
-from nearfield.database import FILE, Store
-from nearfield.lint import lint, lint_choice, lint_runs
-from nearfield.plan import Bench
-from nearfield.protocols import PROTOCOLS
-from nearfield.runs import RunFolder
-from nearfield.sins import EQUAL, SINS
+from nearfield.training.run_folder import RunFolder
 
 CLEAN: dict[str, Any] = {
     "protocol": "reality-check",

@@ -29,8 +29,8 @@ from reference import (
 from torch import Tensor
 
 from nearfield import losses
-from nearfield.mining import DistanceWeightedMiner, draw_by_distance
 from nearfield.pairs import Block, PairLoss, pair_weights
+from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
 Params = dict[str, Any]
 OPTIONS = ("normalize",)  # of the engine: the reference takes them elsewhere

@@ -19,10 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-import nearfield.evaluation.rank
-from nearfield.evaluation import ties as tie
-from nearfield.evaluation.ties import Places
+import nearfield.metrics.ranking.places
+from nearfield.metrics import formulas as tie
 from nearfield.metrics import nearest_neighbours, retrieval_metrics
+from nearfield.metrics.formulas import Places
 
 RETRIEVAL = ("recall", "r_precision", "map_at_r", "map", "mrr")
 DISTANCES = ("cosine", "euclidean", "hamming")
@@ -92,7 +92,7 @@ def test_equals_the_reference_on_small_sets(
 def test_equals_the_reference_on_every_route(
     monkeypatch: pytest.MonkeyPatch, distance: Any, kind: str, classes: int, memory: float, select: float, metrics: Any
 ) -> None:
-    monkeypatch.setattr(nearfield.evaluation.rank, "SELECT", select)
+    monkeypatch.setattr(nearfield.metrics.ranking.places, "SELECT", select)
     points, labels = clustered(320, classes, 24, 2.0, seed=classes)
     if kind == "duplicated":
         points[100:200] = points[:100]

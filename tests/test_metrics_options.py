@@ -14,9 +14,9 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score, roc_auc_score
 
 from nearfield.errors import InputError
-from nearfield.evaluation.clustering import kmeans, pairwise_f1
-from nearfield.evaluation.vectors import vector_sets
 from nearfield.metrics import KMeans, nearest_neighbours, retrieval_metrics
+from nearfield.metrics.clustering import kmeans, pairwise_f1
+from nearfield.metrics.ranking.vectors import vector_sets
 
 POINTS = np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32)
 LABELS = np.arange(12) % 4

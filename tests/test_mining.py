@@ -19,8 +19,8 @@ from torch import Tensor
 
 from nearfield import losses
 from nearfield.errors import InputError
-from nearfield.mining import MINERS, DistanceWeightedMiner, HardMiner, MultiSimilarityMiner, SemiHardMiner, keep
 from nearfield.pairs import Block, Miner, pair_weights
+from nearfield.pairs.mining import MINERS, DistanceWeightedMiner, HardMiner, MultiSimilarityMiner, SemiHardMiner, keep
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
 

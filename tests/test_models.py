@@ -238,7 +238,7 @@ def test_an_unknown_timm_model_is_refused_with_the_nearest() -> None:
 def test_importing_models_waits_with_timm() -> None:
     code = "import sys, nearfield.models; sys.exit('timm' in sys.modules or 'torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
-    code = "import sys, nearfield.cli as c; c.build_parser(); sys.exit('torch' in sys.modules)"
+    code = "import sys, nearfield.cli.main as c; c.build_parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 

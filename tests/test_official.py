@@ -28,8 +28,8 @@ from miniatures import (
 from PIL import Image
 
 from nearfield import data
-from nearfield.cli import main
-from nearfield.data import official, sources
+from nearfield.cli.main import main
+from nearfield.data import catalog, official
 from nearfield.errors import InputError
 
 
@@ -279,7 +279,7 @@ def test_pictures_that_moved_away(
     make_cub(tmp_path / "here")
     add("cub", tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
-    monkeypatch.delitem(sources.BUILT_IN, "glyphs")  # which would be drawn
+    monkeypatch.delitem(catalog.BUILT_IN, "glyphs")  # which would be drawn
     with pytest.raises(InputError, match="the pictures of cub are no longer in"):
         data.load("cub")
     assert main(["data", "list"]) == 0  # the others are still listed
@@ -291,7 +291,7 @@ def test_pictures_that_moved_away(
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     make_cub(tmp_path / "here")
     monkeypatch.setitem(official.KINDS, "cub", miniature("cub"))
-    monkeypatch.delitem(sources.BUILT_IN, "glyphs")  # which would be drawn
+    monkeypatch.delitem(catalog.BUILT_IN, "glyphs")  # which would be drawn
     assert main(["data", "add", "cub", str(tmp_path / "here")]) == 0
     assert "Added: cub" in capsys.readouterr().out
     assert main(["data", "show", "cub"]) == 0

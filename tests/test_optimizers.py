@@ -11,7 +11,7 @@ from nearfield import losses
 from nearfield.config import ModelConfig, OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.models import build_model
-from nearfield.optimizers import build_optimizer, learning_rate_factor, param_groups, require_all_trained
+from nearfield.training.optimizers import build_optimizer, learning_rate_factor, param_groups, require_all_trained
 
 
 def test_groups_have_the_rates_of_the_recipe() -> None:

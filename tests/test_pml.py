@@ -17,8 +17,8 @@ from reference import REFERENCE, batches, pairs_of, shuffled_labels
 from torch import Tensor
 
 from nearfield import losses
-from nearfield.mining import DistanceWeightedMiner, draw_by_distance
 from nearfield.pairs import Block, pair_weights
+from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from nearfield.cli.show import MEMORY, Pace, StopFlag, report_progress, time_text
 from nearfield.errors import InputError
-from nearfield.progress import MEMORY, Pace, StopFlag, report_progress, time_text
 
 
 class Clock:

@@ -13,12 +13,12 @@ from miniatures import MAKE, add
 from pydantic import ValidationError
 
 from nearfield import data
+from nearfield.bench.protocols import PROTOCOLS, Protocol, kind_of_test, protocol
 from nearfield.config import DataConfig, RunConfig
 from nearfield.data import Dataset
-from nearfield.data.base import fingerprint
+from nearfield.data.dataset import fingerprint
 from nearfield.data.splits import held_out
 from nearfield.errors import InputError
-from nearfield.protocols import PROTOCOLS, Protocol, kind_of_test, protocol
 
 DIGESTS = {  # a changed protocol is another protocol: give it another name
     "classic": "c2a0cf241139",

@@ -16,20 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfield import losses, samplers
-from nearfield.cli import main
+from nearfield.cli.main import main
+from nearfield.cli.recipes import notes, summary
 from nearfield.config import BACKBONES, DataConfig, ModelConfig, OptimizerConfig, RunConfig, build_config, merge
 from nearfield.data import Dataset, load
-from nearfield.data.loading import Cropped
+from nearfield.data.augment import AUGMENTATIONS
+from nearfield.data.loader import Cropped
 from nearfield.data.official import KINDS
-from nearfield.data.transforms import AUGMENTATIONS
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.models import build_model
-from nearfield.optimizers import build_optimizer
-from nearfield.recipe_commands import notes, summary
 from nearfield.recipes import RECIPES, config_values, facts, recipe
-from nearfield.runs import RunFolder
-from nearfield.training import train
+from nearfield.training.loop import train
+from nearfield.training.optimizers import build_optimizer
+from nearfield.training.run_folder import RunFolder
 
 SMALL = ("glyphs_conv", "omniglot_conv4", "cub_lite0_features", "cub_lite0_128px")
 PAPERS = [name for name in RECIPES if name not in SMALL]

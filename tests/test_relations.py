@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nearfield import losses
-from nearfield.assembly import build_learner
 from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
 from nearfield.losses.relations import RelationalEmbedder
-from nearfield.runs import RunFolder
-from nearfield.training import train
+from nearfield.training.build import build_learner
+from nearfield.training.loop import train
+from nearfield.training.run_folder import RunFolder
 
 M, K, FEATURES, D = 12, 4, 20, 8
 

@@ -23,24 +23,28 @@ from PIL import Image
 from report_bench import Shape, invent
 
 from nearfield import losses
-from nearfield.bench import facts_of, prepare
-from nearfield.charts import shorten, ticks
+from nearfield.analysis.bias import ledger
+from nearfield.analysis.figures.svg import shorten, ticks
+from nearfield.analysis.leaderboard import percent, standings
+from nearfield.analysis.statistics import mean_interval
+from nearfield.bench.database import FILE, Store
+from nearfield.bench.results import BenchResults
+from nearfield.bench.run import facts_of, prepare
+from nearfield.bench.worker import Worker
 from nearfield.config import BenchConfig, build_config, merge
 from nearfield.data import Dataset, load
-from nearfield.database import FILE, Store
 from nearfield.errors import InputError, RunError
-from nearfield.ledger import ledger
 from nearfield.report import (
     atlas,
     board,
     command,
     gallery,
     page,
-    pairweights,
-    papers,
+    pair_weights,
+    published,
     render,
+    sentences,
     tuning,
-    words,
     write_markdown,
     write_report,
 )
@@ -48,12 +52,8 @@ from nearfield.report.cache import Cache, digest
 from nearfield.report.items import items_of, open_items
 from nearfield.report.markdown import markdown
 from nearfield.report.packing import pack, script_json, shares, unpack
-from nearfield.report.pairweights import choose_batch, pair_weight_section
+from nearfield.report.pair_weights import choose_batch, pair_weight_section
 from nearfield.report.thumbnails import COLUMNS, PER_SHEET, SIDES, make_sheets
-from nearfield.results import BenchResults
-from nearfield.standings import percent, standings
-from nearfield.statistics import mean_interval
-from nearfield.worker import Worker
 
 TSNE = atlas.tsne
 NAMES = ["multi_similarity", "contrastive", "proxy_softmax", "histogram"]
@@ -83,8 +83,8 @@ def hurry() -> Iterator[None]:
     """Maps that are no maps, and few points of few curves; what is left out here has tests of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atlas, "tsne", lambda rows, cosine: rows[:, :2].astype(np.float64))
-        patch.setattr(pairweights, "POINTS", 7)
-        patch.setattr(pairweights, "TRIALS", 3)
+        patch.setattr(pair_weights, "POINTS", 7)
+        patch.setattr(pair_weights, "TRIALS", 3)
         yield
 
 
@@ -309,7 +309,9 @@ def test_bench_without_a_finished_seed_is_refused(
     results: BenchResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     methods = tuple(dataclasses.replace(method, seeds=()) for method in results.methods)
-    monkeypatch.setattr("nearfield.store.open_results", opening(dataclasses.replace(results, methods=methods)))
+    monkeypatch.setattr(
+        "nearfield.bench.read_results.open_results", opening(dataclasses.replace(results, methods=methods))
+    )
     with pytest.raises(RunError, match="finished seed"):
         write_report(tmp_path, tmp_path / "report.html")
 
@@ -317,7 +319,9 @@ def test_bench_without_a_finished_seed_is_refused(
 def test_other_data_gives_a_report_without_pictures(
     results: BenchResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfield.store.open_results", opening(results))  # whose digits are fewer than the real ones
+    monkeypatch.setattr(
+        "nearfield.bench.read_results.open_results", opening(results)
+    )  # whose digits are fewer than the real ones
     changed = dataclasses.replace(load("digits"), fingerprint="0" * 64)
     monkeypatch.setattr("nearfield.report.items.load", lambda name: changed)
     text = write_report(tmp_path, tmp_path / "report.html").read_text(encoding="utf-8")
@@ -353,8 +357,8 @@ def test_a_single_validation_class_is_pointed_out(results: BenchResults) -> None
     seed = results.methods[0].seeds[0]
     narrow = dataclasses.replace(seed, folds=(dataclasses.replace(seed.folds[0], val_classes=1),))
     methods = (dataclasses.replace(results.methods[0], seeds=(narrow,)),)
-    assert "single validation class" in words.notices(dataclasses.replace(results, methods=methods))[0]
-    assert "single validation class" not in " ".join(words.notices(results))
+    assert "single validation class" in sentences.notices(dataclasses.replace(results, methods=methods))[0]
+    assert "single validation class" not in " ".join(sentences.notices(results))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -586,22 +590,22 @@ def test_log_scales_are_those_of_the_search(results: BenchResults) -> None:
 
 
 def test_published_numbers_are_those_of_the_tables() -> None:
-    inception, resnet, separated, concatenated = papers.sources()
+    inception, resnet, separated, concatenated = published.sources()
     assert (len(inception.rows), len(resnet.rows), len(separated.rows)) == (12, 11, 13)
     assert inception.rows["proxy_softmax"]["recall@1"] == (0.583, None)
     assert resnet.rows["margin"]["nmi"] == pytest.approx((0.673, None))
     assert separated.rows["arcface"]["map@r"] == pytest.approx((0.214, 0.001))
     assert concatenated.rows["drml"]["recall@1"] == pytest.approx((0.665, 0.001))
-    every = [source.rows for source in papers.sources()]
+    every = [source.rows for source in published.sources()]
     assert {name for rows in every for name in rows} <= set(losses.names())
     assert all(0 < value < 1 for rows in every for scores in rows.values() for value, _ in scores.values())
 
 
 def test_papers_stand_beside_cub_only(results: BenchResults) -> None:
     boards = board.boards(results)
-    assert papers.papers(results, boards) is None
+    assert published.papers(results, boards) is None
     cub = dataclasses.replace(results, data={**results.data, "images": 11_788, "classes": 200})
-    found = papers.papers(cub, boards)
+    found = published.papers(cub, boards)
     assert found is not None
     assert found["ours"].startswith("conv, 32 dims")
     assert [(table["network"], len(table["rows"])) for table in found["tables"]] == [
@@ -670,13 +674,13 @@ def test_shortened_names_keep_both_ends() -> None:
 
 
 def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
-    lines = words.finding(standings(results))
+    lines = sentences.finding(standings(results))
     assert lines[0].startswith("multi_similarity has the highest mean MAP@R")
     assert "every method exceeds it" in lines[-1]
     alone = dataclasses.replace(
         results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)
     )
-    assert "no difference between methods is shown" in words.finding(standings(alone))[1]
+    assert "no difference between methods is shown" in sentences.finding(standings(alone))[1]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -694,7 +698,7 @@ def test_text_says_what_the_page_says(results: BenchResults) -> None:
             assert all(f" {value} |" in row for value in shown)
     for entry in ledger(results):
         assert f"**{entry.name}**" in text
-    for line in words.finding(boards["separated"]):
+    for line in sentences.finding(boards["separated"]):
         assert f"- {line}" in text
     for line in board.unequal(results):
         assert text.count(line) == 1
@@ -706,7 +710,7 @@ def test_text_says_what_the_page_says(results: BenchResults) -> None:
 def test_text_stands_beside_the_papers(results: BenchResults) -> None:
     cub = dataclasses.replace(results, data={**results.data, "images": 11_788, "classes": 200})
     text = markdown(cub, board.boards(cub), [], {})
-    known = papers.sources()[2].rows
+    known = published.sources()[2].rows
     label = next(method.label for method in cub.methods if method.name in known)
     (row,) = [line for line in _section(text, "BN-Inception, 128 dims") if line.startswith(f"| {label} ")]
     value, half = known[label]["map@r"]

@@ -21,7 +21,7 @@ import pytest
 from report_bench import Shape, invent
 
 from nearfield.data import Dataset, load
-from nearfield.report import atlas, pairweights, render
+from nearfield.report import atlas, pair_weights, render
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, items_of
 
@@ -67,8 +67,8 @@ def hurry() -> Iterator[None]:
     """Maps that are no maps, and few points of few curves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atlas, "tsne", lambda rows, cosine: rows[:, :2].astype(np.float64) - rows[:, :2].mean())
-        patch.setattr(pairweights, "POINTS", 7)
-        patch.setattr(pairweights, "TRIALS", 1)
+        patch.setattr(pair_weights, "POINTS", 7)
+        patch.setattr(pair_weights, "TRIALS", 1)
         yield
 
 

@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfield import losses
-from nearfield.config import MethodConfig, RunConfig
-from nearfield.errors import InputError
-from nearfield.registry import Real, Whole
-from nearfield.search import (
+from nearfield.bench.search import (
     FACTOR,
     Tried,
     apply,
@@ -26,6 +23,9 @@ from nearfield.search import (
     space_of,
     suggest,
 )
+from nearfield.config import MethodConfig, RunConfig
+from nearfield.errors import InputError
+from nearfield.losses.registry import Real, Whole
 
 
 def run_of(name: str, **params: Any) -> RunConfig:
@@ -88,7 +88,7 @@ def history(count: int, seed: int) -> tuple[Tried, ...]:
 @settings(max_examples=20, deadline=None)
 @given(count=st.integers(1, 8), seed=st.integers(0, 99))
 def test_suggestions_are_a_function_of_the_results(count: int, seed: int) -> None:
-    from nearfield.search import _suggest
+    from nearfield.bench.search import _suggest
 
     first = suggest(SPACE, history(count, seed), "a seed")
     _suggest.cache_clear()

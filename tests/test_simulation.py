@@ -17,8 +17,8 @@ from benches import Noise, fake_results
 from numpy.typing import NDArray
 from scipy import stats
 
-from nearfield import statistics as ns
-from nearfield.standings import Board, standings
+from nearfield.analysis import statistics as ns
+from nearfield.analysis.leaderboard import Board, standings
 
 Floats = NDArray[np.float64]
 Shape = Callable[[np.random.Generator, tuple[int, ...]], Floats]

@@ -11,10 +11,10 @@ from benches import CONCATENATED, Noise, fake_results
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfield import statistics as ns
+from nearfield.analysis import statistics as ns
+from nearfield.analysis.leaderboard import Board, _full_table, standings, standings_markdown, title, verdict_lines
+from nearfield.bench.results import BenchResults
 from nearfield.errors import InputError
-from nearfield.results import BenchResults
-from nearfield.standings import Board, _full_table, standings, standings_markdown, title, verdict_lines
 
 TRUTH = {"low": 0.10, "best": 0.30, "close": 0.2999, "middle": 0.20}
 QUIET = Noise(seed=0.001, fold=0.001, query=0.05, rest=0.01)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from nearfield import statistics as ns
+from nearfield.analysis import statistics as ns
 from nearfield.errors import InputError
 
 Floats = NDArray[np.float64]

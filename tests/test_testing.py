@@ -15,7 +15,7 @@ from test_protocols import made
 from nearfield.data import Dataset
 from nearfield.errors import InputError
 from nearfield.metrics import retrieval_metrics
-from nearfield.testing import score_test
+from nearfield.metrics.dataset_scores import score_test
 
 KS = (1, 2, 4, 8)
 NAMES = ["precision@1", "r_precision", "map@r", *(f"recall@{k}" for k in KS)]

@@ -15,7 +15,7 @@ import pytest
 
 from nearfield.config import RunConfig, load_config
 from nearfield.errors import InputError, RunError
-from nearfield.trackers import Trackers, TrackerWarning, tracker
+from nearfield.training.trackers import Trackers, TrackerWarning, tracker
 
 CONFIG = load_config(RunConfig, None, ["method.name=fastap", "method.params.bins=20", "seed=3"])
 Points = list[tuple[int, float]]

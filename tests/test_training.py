@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from nearfield import assembly, runs, training
 from nearfield.config import RunConfig, load_config
 from nearfield.data import load
 from nearfield.errors import InputError, RunError
 from nearfield.metrics import retrieval_metrics
-from nearfield.runs import RunFolder
-from nearfield.supply import Supply, split
-from nearfield.training import Interrupted, train
+from nearfield.training import build, loop, run_folder
+from nearfield.training.batches import Supply, split
+from nearfield.training.loop import Interrupted, train
+from nearfield.training.run_folder import RunFolder
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
 METHODS = ["multi_similarity", "fastap", "proxy_softmax", "margin"]
@@ -123,7 +123,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of()
     train(config, tmp_path / "whole")
-    real, calls = runs.save_file, []
+    real, calls = run_folder.save_file, []
 
     def full(*args: Any, **kwargs: Any) -> None:
         calls.append(args)
@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
             raise OSError(errno.ENOSPC, "No space left on device")
         real(*args, **kwargs)
 
-    monkeypatch.setattr(runs, "save_file", full)
+    monkeypatch.setattr(run_folder, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*The last one is intact"):
         train(config, tmp_path / "full")
     assert len(list((tmp_path / "full").glob("checkpoint-*"))) == 1
@@ -152,7 +152,7 @@ def test_a_diverged_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monke
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return x.sum() * torch.inf
 
-    monkeypatch.setattr(assembly, "build_loss", lambda *_, **__: Diverges())
+    monkeypatch.setattr(build, "build_loss", lambda *_, **__: Diverges())
     with pytest.raises(RunError, match=r"the loss became (inf|-inf|nan) at step 1; lower optimizer.lr"):
         train(config_of(), tmp_path)
 
@@ -194,10 +194,10 @@ def test_chunks_change_memory_and_not_the_run(tmp_path: Path) -> None:
 
 
 def test_the_doctor_warns_once_and_writes_it_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "LOOK_EVERY", 1)
+    monkeypatch.setattr(loop, "LOOK_EVERY", 1)
     method = ("method.name=proxy_softmax", "method.params.temperature=1000.0")
     config = config_of(*method, "steps=12", "eval_every=12")
-    with pytest.warns(training.TrainingWarning, match="stuck at"):
+    with pytest.warns(loop.TrainingWarning, match="stuck at"):
         train(config, tmp_path)
     found = [record for record in RunFolder(tmp_path).records() if "finding" in record]
     assert [record["finding"] for record in found] == ["log_n"]
@@ -260,14 +260,14 @@ def test_the_average_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
     train(plain.model_copy(update={"ema": 0.5, "steps": 2, "eval_every": 2}), tmp_path / "average")
     train(plain.model_copy(update={"steps": 2, "eval_every": 2}), tmp_path / "last")
     a, b, c = (RunFolder(tmp_path / name).weights()["head.weight"] for name in ("plain", "last", "average"))
-    first = assembly.build_learner(plain, 3).model.head.weight.detach()
+    first = build.build_learner(plain, 3).model.head.weight.detach()
     assert not torch.equal(b, c)
     assert not torch.equal(first, a)
 
 
 def test_warm_up_holds_the_backbone(tmp_path: Path) -> None:
     config = config_of("steps=3", "eval_every=3", "optimizer.frozen_steps=3")
-    before = assembly.build_learner(config, 3).model.state_dict()
+    before = build.build_learner(config, 3).model.state_dict()
     train(config, tmp_path)
     after = RunFolder(tmp_path).weights()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -278,7 +278,7 @@ def test_clipping_limits_the_step(tmp_path: Path) -> None:
     sgd = ["optimizer.name=sgd", "optimizer.momentum=0.0", "optimizer.lr=1.0", "optimizer.weight_decay=0.0",
            "optimizer.warmup_steps=0", "steps=1", "eval_every=1", "model.freeze_bn=true"]  # fmt: skip
     config = config_of(*sgd, "optimizer.clip=1e-3")
-    before = assembly.build_learner(config, 3).model
+    before = build.build_learner(config, 3).model
     train(config, tmp_path)
     after = RunFolder(tmp_path).weights()
     moved = torch.stack([(after[name] - p.detach()).norm() for name, p in before.named_parameters()]).norm()
@@ -325,7 +325,7 @@ def test_augmented_training_does_not_depend_on_the_workers(tmp_path: Path) -> No
 def test_a_head_on_images_may_start_from_principal_components() -> None:
     config = config_of("model.init=pca")
     images = torch.randint(0, 256, (40, 8, 8), dtype=torch.uint8)
-    model = assembly.build_learner(config, 3, images=images).model.eval()
+    model = build.build_learner(config, 3, images=images).model.eval()
     found = model(images).detach()
     torch.testing.assert_close(found.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
     spread = found.T @ found

@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from nearfield import losses
-from nearfield.cli import main
+from nearfield.cli.main import main
 from nearfield.errors import InputError
+from nearfield.inspection.pair_weighting import (
+    DISAGREEMENTS,
+    TABLE_PARAMS,
+    plot_weights,
+    similarity_types,
+    weight_curves,
+    weights_of,
+)
 from nearfield.pairs import PairLoss
-from nearfield.weights import DISAGREEMENTS, TABLE_PARAMS, plot_weights, similarity_types, weight_curves, weights_of
 
 TABLE_1 = {  # Wang et al., CVPR 2019
     "contrastive": "S",

@@ -20,16 +20,16 @@ import numpy as np
 import psycopg
 import pytest
 
-from nearfield import tasks
-from nearfield.bench import facts_of, mirror, prepare, worker_environment
+from nearfield.bench import run_task
+from nearfield.bench.database import FILE, Store
+from nearfield.bench.plan import Outcome, Task, plan
+from nearfield.bench.read_results import open_results, read_results
+from nearfield.bench.results import BenchResults
+from nearfield.bench.run import facts_of, mirror, prepare, worker_environment
+from nearfield.bench.worker import Claim, Worker, folder_name
 from nearfield.config import BenchConfig, build_config
-from nearfield.database import FILE, Store
 from nearfield.errors import InputError, RunError
-from nearfield.plan import Outcome, Task, plan
-from nearfield.results import BenchResults
-from nearfield.runs import Busy
-from nearfield.store import open_results, read_results
-from nearfield.worker import Claim, Worker, folder_name
+from nearfield.training.run_folder import Busy
 
 TRIALS = 5  # the last one is asked from the search
 PROTOCOL = 'name = "two folds"\nfolds = 2\nval_fraction = 0.5\nconcatenate = true\n'
@@ -306,7 +306,7 @@ def test_what_a_worker_lost_meanwhile_it_discards(
         assert store.claim(task, "another", 60)
         return {"state": "complete", "folds": []}, {}
 
-    monkeypatch.setattr(tasks, "run_task", slow)
+    monkeypatch.setattr(run_task, "run_task", slow)
     worker.work(once=True)
     assert said == ["multi_similarity trial 0: lost, discarded"]
     assert list(store.taken()) == [first_task(config).key]
@@ -318,7 +318,7 @@ def test_a_failing_task_is_tried_twice_named_and_can_be_repaired(
 ) -> None:
     config = config.model_copy(update={"trials": 1, "variants": (), "seeds": (0,)})
     attempts: list[str] = []
-    real = tasks.run_task
+    real = run_task.run_task
 
     def broken(task: Task, *rest: Any) -> Any:
         attempts.append(task.name)
@@ -326,12 +326,12 @@ def test_a_failing_task_is_tried_twice_named_and_can_be_repaired(
             raise RuntimeError("out of luck")
         return real(task, *rest)
 
-    monkeypatch.setattr(tasks, "run_task", broken)
+    monkeypatch.setattr(run_task, "run_task", broken)
     _, results = worked(config, tmp_path)
     assert attempts == ["multi_similarity seed 0", "proxy_softmax seed 0", "proxy_softmax seed 0"]
     assert results.missing == ("proxy_softmax: seed 0: RuntimeError: out of luck",)
     assert [method.label for method in results.methods] == ["multi_similarity"]
-    monkeypatch.setattr(tasks, "run_task", real)
+    monkeypatch.setattr(run_task, "run_task", real)
     _, results = worked(config, tmp_path)
     assert results.missing == ()
 
@@ -349,11 +349,11 @@ def test_a_trial_far_behind_is_pruned_after_its_first_fold(config: BenchConfig, 
     bench, dataset = prepare(config)
     task = plan(bench, {})[0]
     hopeless, easy = replace(task, bounds=(2.0,)), replace(task, bounds=(0.0,))
-    outcome, queries = tasks.run_task(hopeless, bench, dataset, tmp_path / "a", never, lambda share: None)
+    outcome, queries = run_task.run_task(hopeless, bench, dataset, tmp_path / "a", never, lambda share: None)
     assert outcome["state"] == "pruned"
     assert len(outcome["folds"]) == 1
     assert queries == {}
-    assert tasks.run_task(easy, bench, dataset, tmp_path / "b", never, lambda share: None)[0]["state"] == "complete"
+    assert run_task.run_task(easy, bench, dataset, tmp_path / "b", never, lambda share: None)[0]["state"] == "complete"
 
 
 def test_a_folder_held_by_a_worker_thought_dead_is_left_to_it(
@@ -361,14 +361,14 @@ def test_a_folder_held_by_a_worker_thought_dead_is_left_to_it(
 ) -> None:
     store, digest = opened(config, tmp_path / FILE)
     held = tmp_path / "runs" / folder_name(first_task(config))
-    real, said = tasks.run_task, list[str]()
+    real, said = run_task.run_task, list[str]()
 
     def busy(task: Task, bench: Any, dataset: Any, folder: Path, *rest: Any) -> Any:
         if folder == held:
             raise Busy("in use")
         return real(task, bench, dataset, folder, *rest)
 
-    monkeypatch.setattr(tasks, "run_task", busy)
+    monkeypatch.setattr(run_task, "run_task", busy)
     Worker(store, digest, tmp_path, never, said.append).work(once=True)
     assert said[0].startswith("multi_similarity trial 0: complete")
     store.close()

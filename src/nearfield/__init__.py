@@ -16,20 +16,28 @@ from typing import TYPE_CHECKING, Any
 from nearfield._version import __version__
 
 if TYPE_CHECKING:
-    from nearfield import data, losses, metrics, mining, models, pairs, samplers
+    from nearfield import data, losses, metrics, models, pairs, samplers
     from nearfield.config import BenchConfig, OptimizerConfig, RunConfig
     from nearfield.errors import InputError, NearfieldError, RunError
     from nearfield.export import load
-    from nearfield.memory import CrossBatchMemory
+    from nearfield.losses.memory import CrossBatchMemory
     from nearfield.metrics import retrieval_metrics
-    from nearfield.optimizers import param_groups
-    from nearfield.pairs import pair_weights
-    from nearfield.training import train
+    from nearfield.pairs import mining, pair_weights
+    from nearfield.training.loop import train
+    from nearfield.training.optimizers import param_groups
 
-_MODULES = ("data", "losses", "metrics", "mining", "models", "pairs", "samplers")
+_MODULES = {
+    "data": "data",
+    "losses": "losses",
+    "metrics": "metrics",
+    "mining": "pairs.mining",
+    "models": "models",
+    "pairs": "pairs",
+    "samplers": "samplers",
+}
 _NAMES = {
     "BenchConfig": "config",
-    "CrossBatchMemory": "memory",
+    "CrossBatchMemory": "losses.memory",
     "InputError": "errors",
     "NearfieldError": "errors",
     "OptimizerConfig": "config",
@@ -37,9 +45,9 @@ _NAMES = {
     "RunError": "errors",
     "load": "export",
     "pair_weights": "pairs",
-    "param_groups": "optimizers",
+    "param_groups": "training.optimizers",
     "retrieval_metrics": "metrics",
-    "train": "training",
+    "train": "training.loop",
 }
 
 __all__ = [  # noqa: RUF022 - modules, then names
@@ -51,7 +59,7 @@ __all__ = [  # noqa: RUF022 - modules, then names
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"nearfield.{name}")
+        return importlib.import_module(f"nearfield.{_MODULES[name]}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"nearfield.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'nearfield' has no attribute {name!r}")

@@ -2,6 +2,6 @@
 
 import sys
 
-from nearfield.cli import main
+from nearfield.cli.main import main
 
 sys.exit(main())

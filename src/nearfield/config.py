@@ -46,7 +46,7 @@ class DataConfig(Config):
     """Which data, how its images are prepared, and which of its training classes are held out to choose the epoch.
 
     With one fold a share of them, drawn by `split_seed`; with several, the classes of fold number `fold`, consecutive
-    as in the reality check. `augment` is one of `nearfield.data.transforms`: images are cropped at random for
+    as in the reality check. `augment` is one of `nearfield.data.augment`: images are cropped at random for
     training, and centrally for testing.
     """
 

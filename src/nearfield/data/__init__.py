@@ -6,12 +6,12 @@ the papers need `nearfield data add cub PATH` once; `load("path/to/something")` 
 
 from __future__ import annotations
 
-from nearfield.data.base import Dataset, DataWarning, cache_dir, split_fingerprint
+from nearfield.data.catalog import add, load, names, verify
+from nearfield.data.contact_sheet import contact_sheet
+from nearfield.data.dataset import Dataset, DataWarning, cache_dir, split_fingerprint
 from nearfield.data.pictures import Pictures
-from nearfield.data.sheet import contact_sheet
-from nearfield.data.sources import add, load, names, verify
+from nearfield.data.pixel_cache import Stored, decoded, pixels
 from nearfield.data.splits import gallery_of_one, halves, k_folds, resplit, split_classes
-from nearfield.data.stored import Stored, decoded, pixels
 
 __all__ = [
     "DataWarning",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearfield.data.base import Dataset, Flags, Integers, Pixels
+from nearfield.data.dataset import Dataset, Flags, Integers, Pixels
 from nearfield.data.pictures import Pictures, in_order
 from nearfield.data.progress import Progress, bar
 from nearfield.errors import InputError

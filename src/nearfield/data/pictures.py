@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from nearfield.data.base import Pixels
+from nearfield.data.dataset import Pixels
 from nearfield.data.progress import Progress
 from nearfield.errors import InputError, require_one_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfield.config import DataConfig
-from nearfield.data.base import Dataset, Integers, split_fingerprint
+from nearfield.data.dataset import Dataset, Integers, split_fingerprint
 from nearfield.errors import InputError
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from nearfield._version import __version__
 from nearfield.config import Config, Count, ModelConfig, RunConfig, build_config, load_config
+from nearfield.data.input_spec import FeatureInput, Input, input_of
 from nearfield.errors import InputError
-from nearfield.inputs import FeatureInput, Input, input_of
 from nearfield.models.build import LITE0, LITE0_TIMM
 from nearfield.models.pretrained import State, read_weights
-from nearfield.runs import RunFolder
-from nearfield.supply import open_data
+from nearfield.training.batches import open_data
+from nearfield.training.run_folder import RunFolder
 
 FORMAT = 1  # of config.json
 WEIGHTS = "model.safetensors"

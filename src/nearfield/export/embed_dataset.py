@@ -23,14 +23,14 @@ from nearfield import data
 from nearfield._version import __version__
 from nearfield.config import BACKBONES
 from nearfield.data import Dataset
-from nearfield.data.base import Images, Pixels
+from nearfield.data.dataset import Images, Pixels
+from nearfield.data.input_spec import PictureInput
 from nearfield.data.pictures import Paths, Pictures, decode
 from nearfield.errors import InputError, nearest
 from nearfield.export.model import Embedder, load
 from nearfield.files import atomic_write, write_json
-from nearfield.inputs import PictureInput
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
-from nearfield.models.embedder import Rows
+from nearfield.models.embed_images import Rows
 
 PART = 512  # images
 Model = EmbeddingModel | Embedder

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfield.config import build_config
+from nearfield.data.input_spec import FeatureInput, PictureInput
 from nearfield.errors import InputError
 from nearfield.export.description import WEIGHTS, Description, Pixels, describe, read_description
 from nearfield.export.model_card import model_card
-from nearfield.inputs import FeatureInput, PictureInput
 from nearfield.losses.relations import RelationalEmbedder
 from nearfield.models import EmbeddingModel, Preprocessing, build_model, load_weights
-from nearfield.models.embedder import Progress, embed
+from nearfield.models.embed_images import Progress, embed
 from nearfield.models.ensemble import Ensemble
 from nearfield.models.pretrained import Pretrained
-from nearfield.runs import RunFolder
+from nearfield.training.run_folder import RunFolder
 
 
 class Embedder(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nearfield.registry import method
+from nearfield.losses.registry import method
 
 
 def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int], onnx_opset: int | None = None) -> str:

@@ -13,7 +13,7 @@ from nearfield.export.model import load
 from nearfield.export.model_card import model_card
 from nearfield.export.onnx import OPSET, write_onnx
 from nearfield.files import write_json, write_text
-from nearfield.runs import RunFolder
+from nearfield.training.run_folder import RunFolder
 
 
 def export(run_folder: str | PathLike[str], out: str | PathLike[str], onnx: bool = False) -> Path:

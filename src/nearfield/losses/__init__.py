@@ -12,7 +12,7 @@ from nearfield.losses import (
     relations,
     triplets,
 )
-from nearfield.registry import create, method, names
+from nearfield.losses.registry import create, method, names
 
 __all__ = [
     "classifiers",

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_positive
 from nearfield.losses.proxies import ProxyLoss, ProxyOptions, cross_entropy
+from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, Weighted
-from nearfield.registry import Real, Whole, register
 
 MAX_COSINE = 1 - 1e-7  # the slope of cos(theta + margin) is singular at theta = 0
 FAR = -1e6  # a similarity so low that its share of any softmax is 0, yet finite

@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
-from nearfield.registry import Real, register
 
 
 def entropy(groups: Tensor, number: int) -> Tensor:

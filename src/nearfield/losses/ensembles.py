@@ -15,8 +15,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
+from nearfield.losses.registry import Whole, create, method, register
 from nearfield.pairs import EngineOptions, check_classes, check_labels, check_vectors
-from nearfield.registry import Whole, create, method, register
 
 
 @register(

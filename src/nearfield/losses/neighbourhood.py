@@ -12,9 +12,9 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
-from nearfield.mining import MultiSimilarityMiner
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
-from nearfield.registry import Real, register
+from nearfield.pairs.mining import MultiSimilarityMiner
 
 
 @register(

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp
-from nearfield.registry import Real, register
 
 
 def pair_up(labels: Tensor) -> Pairing:

@@ -13,9 +13,9 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
-from nearfield.mining import DistanceWeightedMiner, draw_by_distance
+from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, check_classes, is_real, over_distance
-from nearfield.registry import Real, Whole, register
+from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
 
 @register(
@@ -155,7 +155,7 @@ class Margin(PairLoss):
 
     beta belongs to the class of the query (`num_classes`) or is one for all, and is learned: dL/dbeta is -1 for each
     active positive and +1 for each active negative. Every positive is used; for each, one negative is drawn with
-    probability inverse to the density of its distance (`nearfield.mining.draw_by_distance`). Queries all of whose
+    probability inverse to the density of its distance (`nearfield.pairs.mining.draw_by_distance`). Queries all of whose
     negatives are beyond `upper` draw none (`fallback="nearest"`: their nearest).
     DMLPlayground indexes beta by the position in the batch and other ports never train it; the MXNet original indexes
     it by label, as here. The published implementations drop the upper cut-off, and then mostly draw negatives that are

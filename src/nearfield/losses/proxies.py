@@ -17,9 +17,9 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_one_of, require_positive
-from nearfield.mining import uniforms
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, Held, PairLoss, Weighted, check_classes, finite, is_real, log_sum_exp
-from nearfield.registry import Real, register
+from nearfield.pairs.mining import uniforms
 
 
 class ProxyOptions(EngineOptions, total=False):

@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_positive
+from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_mask, log_sum_exp
-from nearfield.registry import Real, Whole, register
 
 
 @register(

@@ -14,9 +14,9 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import require_one_of
-from nearfield.mining import uniforms
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_mask
-from nearfield.registry import Real, register
+from nearfield.pairs.mining import uniforms
 
 FEW = 8  # up to so many positives a loop over them beats bisection
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nearfield.models.backbones import Backbone, Preprocessing
-from nearfield.models.base import ConvNet, EmbeddingModel, new_parameters
 from nearfield.models.build import build_model, load_model, pretrained_backbone
-from nearfield.models.embedder import embed
+from nearfield.models.embed_images import embed
+from nearfield.models.embedding_model import ConvNet, EmbeddingModel, new_parameters
 from nearfield.models.heads import pca_head
 from nearfield.models.pretrained import Pretrained, load_weights
 

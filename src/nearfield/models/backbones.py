@@ -101,9 +101,9 @@ def googlenet() -> Backbone:
 
 def from_timm(name: str) -> Backbone:
     """Any network that timm knows, freshly initialised, with the preprocessing that timm states for it."""
-    from nearfield import vision
+    from nearfield.models import torchvision_shim
 
-    vision.torchvision()  # timm imports it, which needs care
+    torchvision_shim.torchvision()  # timm imports it, which needs care
     import timm
 
     if not timm.is_model(name):

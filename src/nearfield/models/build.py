@@ -16,7 +16,7 @@ from nearfield.config import ModelConfig, build_config
 from nearfield.errors import InputError
 from nearfield.models import backbones
 from nearfield.models.backbones import Backbone
-from nearfield.models.base import EmbeddingModel
+from nearfield.models.embedding_model import EmbeddingModel
 from nearfield.models.heads import make_head, make_norm, pca_head
 from nearfield.models.pretrained import Pretrained, Rename, caffe_names, lite0_names, lite0_weights, load_weights
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nearfield.ledger import Entry, ledger
-from nearfield.results import BenchResults, Part
-from nearfield.standings import Board, Standing, standings, title, verdict_lines
-from nearfield.statistics import Interval
+from nearfield.analysis.bias import Entry, ledger
+from nearfield.analysis.leaderboard import Board, Standing, standings, title, verdict_lines
+from nearfield.analysis.statistics import Interval
+from nearfield.bench.results import BenchResults, Part
 
 PARTS: dict[Part, str] = {"separated": "Separated", "concatenated": "Concatenated"}
 ORDER = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")

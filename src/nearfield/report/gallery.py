@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfield.data.base import Integers
+from nearfield.data.dataset import Integers
 from nearfield.report.cache import Cache, digest
 from nearfield.report.packing import pack, shares
 

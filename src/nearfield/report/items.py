@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nearfield.data import Dataset, Pictures, load
-from nearfield.data.base import Images, Integers
+from nearfield.data.dataset import Images, Integers
 from nearfield.data.pictures import Paths
 from nearfield.errors import InputError, NearfieldError, RunError
 

@@ -7,13 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nearfield.diagrams import critical_difference_svg, slope_svg
+from nearfield.analysis.bias import Entry, ledger, ledger_markdown
+from nearfield.analysis.figures.rankings import critical_difference_svg, slope_svg
+from nearfield.analysis.leaderboard import Board, markdown_table, percent, standings_markdown, title, verdict_lines
+from nearfield.bench.results import BenchResults, Part
 from nearfield.files import write_text
-from nearfield.ledger import Entry, ledger, ledger_markdown
-from nearfield.report import board, papers, provenance, words
+from nearfield.report import board, provenance, published, sentences
 from nearfield.report.page import read_bench
-from nearfield.results import BenchResults, Part
-from nearfield.standings import Board, markdown_table, percent, standings_markdown, title, verdict_lines
 
 
 def write_markdown(bench: Path, out: Path) -> list[Path]:
@@ -44,9 +44,9 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     shown = [metric["key"] for metric in board.metrics(results)]
     lead = boards["separated"]
     parts = [
-        f"# {words.title(results)}",
-        _items(f"{name}: {value}" for name, value in words.facts(results)),
-        _items([*words.finding(lead), *words.notices(results)]),
+        f"# {sentences.title(results)}",
+        _items(f"{name}: {value}" for name, value in sentences.facts(results)),
+        _items([*sentences.finding(lead), *sentences.notices(results)]),
     ]
     for part, found in boards.items():
         parts += [f"## Leaderboard, {part}", standings_markdown(found, shown, explain=False)]
@@ -59,8 +59,8 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
         parts += ["## What the classical sins do to the ranking", ledger_markdown(entries)]
     if "slope" in pictures:
         parts.append(f"![The honest ranking and the one that differs most from it]({pictures['slope']})")
-    if published := papers.papers(results, boards):
-        parts += ["## Beside the papers", *_papers(published, results, boards)]
+    if claims := published.papers(results, boards):
+        parts += ["## Beside the papers", *_papers(claims, results, boards)]
     if any(one.trial is not None for one in lead.standings):
         parts += ["## Settings chosen", "By validation; trial 0 is the published setting.", _settings(lead)]
     text = escape("\n\n".join(part.strip() for part in parts), quote=False)  # viewers of Markdown let HTML through

@@ -14,16 +14,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from nearfield.data.base import Integers
+from nearfield.analysis.leaderboard import Board
+from nearfield.bench.results import BenchResults, Part
+from nearfield.data.dataset import Integers
 from nearfield.errors import InputError, RunError
 from nearfield.files import write_text
-from nearfield.report import atlas, board, gallery, pairweights, papers, provenance, tuning, words
+from nearfield.report import atlas, board, gallery, pair_weights, provenance, published, sentences, tuning
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
 from nearfield.report.thumbnails import Sheets, make_sheets
-from nearfield.results import BenchResults, Part
-from nearfield.standings import Board
 
 SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
 CACHE = "report-cache"  # folder in that of the bench
@@ -55,7 +55,7 @@ def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say =
 
 def read_bench(bench: Path) -> BenchResults:
     """The results in a bench's folder; RunError if there is nothing to report yet."""
-    from nearfield.store import open_results
+    from nearfield.bench.read_results import open_results
 
     results = open_results(bench)
     if not any(method.seeds for method in results.methods):
@@ -73,7 +73,7 @@ def render(results: BenchResults, items: Items | str, cache: Cache, say: Say = l
         "metrics": board.metrics(results),
         "methods": board.methods(results, lead),
         "board": board.board(results, boards),
-        "papers": papers.papers(results, boards),
+        "papers": published.papers(results, boards),
         "curves": tuning.curves(results),
         "searches": tuning.searches(results),
         "ledger": board.ledger_entries(results),
@@ -111,9 +111,9 @@ def _shown(
     if len(points) >= atlas.FEWEST:
         say(f"Maps of {len(points):,} points for {len(order)} methods")
         maps = atlas.maps([found[number] for number in order], points, distance == "cosine", cache)
-    batch = pairweights.choose_batch(items.labels)
+    batch = pair_weights.choose_batch(items.labels)
     say("Pair weights")
-    weights = pairweights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
+    weights = pair_weights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
     pictured = _pictured(items, gallery.pictured(answered, queries), points)
     say(f"Thumbnails of {len(pictured):,} pictures")
     sheets = make_sheets(items.images, items.rows[pictured]) if items.images is not None and len(pictured) else None
@@ -127,7 +127,7 @@ def _shown(
         "weights": {
             "batch": pack(items.labels[batch].astype(np.uint16)),
             "of": order[0],
-            "neighbourhoods": pairweights.NEIGHBOURHOODS,
+            "neighbourhoods": pair_weights.NEIGHBOURHOODS,
             "losses": weights,
         } if weights else None,
     }, sheets  # fmt: skip
@@ -184,21 +184,21 @@ def _item_facts(items: Items, pictured: Integers) -> dict[str, Any]:
 
 def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any], sheets: Sheets | None) -> str:
     templates = Environment(
-        loader=PackageLoader("nearfield"),
+        loader=PackageLoader("nearfield.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    folder = files("nearfield") / "templates"
+    folder = files("nearfield.report") / "assets"
     script = "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.j2").render(
-        title=words.title(results),
-        facts=words.facts(results),
-        lines=[line for found in list(boards.values())[:1] for line in words.finding(found)],
-        notices=[*board.unequal(results), *words.notices(results)],
+        title=sentences.title(results),
+        facts=sentences.facts(results),
+        lines=[line for found in list(boards.values())[:1] for line in sentences.finding(found)],
+        notices=[*board.unequal(results), *sentences.notices(results)],
         why=data["why"],
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),

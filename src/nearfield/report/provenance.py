@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from nearfield.bench.results import BenchResults
 from nearfield.config import BenchConfig, build_config
 from nearfield.errors import InputError
-from nearfield.results import BenchResults
 
 NAMES = {"nearfield": "Nearfield", "commit": "Commit", "python": "Python", "torch": "PyTorch", "numpy": "NumPy"}
 

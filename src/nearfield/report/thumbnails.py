@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from nearfield.data import Pictures
-from nearfield.data.base import Images, Integers
+from nearfield.data.dataset import Images, Integers
 from nearfield.data.pictures import in_order, resized
 
 SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail, the largest that keeps all sheets within BYTES

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from nearfield.bench.results import BenchResults, Fold, MethodResult, Scores, Trial
 from nearfield.errors import NearfieldError
-from nearfield.registry import Real, method
-from nearfield.results import BenchResults, Fold, MethodResult, Scores, Trial
+from nearfield.losses.registry import Real, method
 
 FEWEST = 4  # complete trials from which an importance is given
 Curve = tuple[tuple[int, Scores], ...]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nearfield.data.base import Dataset, Flags, Integers, Pixels, fingerprint
+from nearfield.data.dataset import Dataset, Flags, Integers, Pixels, fingerprint
 from nearfield.data.pictures import Paths, Pictures
 from nearfield.errors import InputError
 

@@ -1,0 +1,1 @@
+"""Pure readers of results: statistics, leaderboard, bias, lint, figures, ablations."""

@@ -1,0 +1,168 @@
+"""What an ablation found in words, in a table, as JSON, and all of it as files.
+
+Only text is in percent. Every verdict is that of `analysis.statistics`: paired over seeds, corrected over all pairs
+of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfield.analysis.ablations.figure import ablation_svg
+from nearfield.analysis.ablations.outcome import METRIC, Curve, Outcome, first_of
+from nearfield.analysis.leaderboard import markdown_table, percent, title
+from nearfield.analysis.statistics import Interval, Verdicts, compare, verdicts
+from nearfield.bench.ablations import Ablation
+from nearfield.files import write_json, write_text
+
+SHOWN = (METRIC, "map@r")  # columns of the table
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In words
+
+
+def words(outcome: Outcome) -> list[str]:
+    """What came out, sentence by sentence, for every method."""
+    lines = []
+    for curve in outcome.curves:
+        prefix = f"{curve.method}: " if curve.method else ""
+        lines += [prefix + line for line in _sentences(outcome.ablation, curve)]
+    return lines + ["Not finished: " + "; ".join(outcome.missing) + "."] * bool(outcome.missing)
+
+
+def _sentences(ablation: Ablation, curve: Curve) -> list[str]:
+    table = curve.table() if curve.scores else {}
+    if len(table) < 2 or not next(iter(table.values())):
+        return ["fewer than two values share a finished seed, so there is nothing to compare."]
+    names, seeds = list(table), len(next(iter(table.values())))
+    found = verdicts(table)
+    lines = [_course(ablation, table, curve)] if ablation.ordered and len(table) > 2 else []
+    if len(table) > 2:
+        lines.append(_against_best(found, seeds))
+    if ablation.ordered or len(table) == 2:
+        lines.append(_ends(names[0], names[-1], table, found))
+    return lines
+
+
+def _course(ablation: Ablation, table: Mapping[str, Sequence[float]], curve: Curve) -> str:
+    """How the mean goes along the axis."""
+    means = {value: float(np.mean(scores)) for value, scores in table.items()}
+    steps = [later - earlier for earlier, later in pairwise(means.values())]
+    best = max(means, key=lambda value: means[value])
+    ends = f"from {next(iter(means))} to {list(means)[-1]}"
+    metric = title(METRIC)
+    if all(step > 0 for step in steps):
+        return f"mean {metric} rises with every value of the axis ({ablation.axis}), {ends}."
+    if all(step < 0 for step in steps):
+        return f"mean {metric} falls with every value of the axis ({ablation.axis}), {ends}."
+    return f"mean {metric} is not monotone {ends}; it is highest at {best}, {percent(curve.interval(best))} %."
+
+
+def _against_best(found: Verdicts, seeds: int) -> str:
+    best, *alike = found.like_best
+    worse = [pair.second for pair in found.pairs if pair.first == best and pair.shown]
+    parts = [f"better than {', '.join(worse)}"] if worse else []
+    parts += [f"no difference from {', '.join(alike)} is shown"] if alike else []
+    tests = f"paired t-tests over {seeds} seeds, corrected by Holm over {len(found.pairs)} pairs"
+    return f"the highest mean is that of {best}: {'; '.join(parts)} ({tests})."
+
+
+def _ends(first: str, last: str, table: Mapping[str, Sequence[float]], found: Verdicts) -> str:
+    """The last value against the first, with its interval and verdict."""
+    difference = compare(table[last], table[first], names=(last, first)).difference
+    verdict = next(pair for pair in found.pairs if {pair.first, pair.second} == {first, last})
+    half = "" if difference.half_width is None else f" ± {100 * difference.half_width:.2f}"
+    corrected = "" if len(found.pairs) == 1 else "; corrected for all pairs"
+    value = f"{100 * difference.mean:+.2f}{half} points of {title(METRIC)}"
+    return f"{last} minus {first}: {value}{corrected}: {verdict.text}."
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# As files
+
+
+def table_markdown(outcome: Outcome) -> str:
+    """Every value with its scores in percent and what it cost."""
+    head = [outcome.ablation.axis, "method", *map(title, SHOWN), "seeds", "steps", "s / network"]
+    rows = []
+    for curve in outcome.curves:
+        for value, seeds in curve.scores.items():
+            scores = [percent(curve.interval(value, metric)) for metric in SHOWN]
+            cost = [str(outcome.benches[value].run.steps), f"{curve.seconds[value]:.1f}"]
+            rows.append([value, curve.method, *scores, str(len(seeds)), *cost])
+    if not outcome.ablation.methods:
+        return markdown_table([head[0], *head[2:]], [[row[0], *row[2:]] for row in rows], left=1)
+    return markdown_table(head, rows)
+
+
+def papers_markdown(ablation: Ablation) -> str:
+    """What the papers found, and the numbers they print."""
+    lines = "\n".join(f"- {paper.where}: {paper.found}" for paper in ablation.papers)
+    curves = {name: numbers for paper in ablation.papers for name, numbers in paper.numbers.items()}
+    if not curves:
+        return lines + "\n"
+    values = list(dict.fromkeys(value for numbers in curves.values() for value in numbers))
+    if ablation.ordered:
+        values.sort(key=float)
+    rows = [[name, *(f"{n[value]:g}" if value in n else "–" for value in values)] for name, n in curves.items()]
+    return f"{lines}\n\n{markdown_table(['R@1, %, as published', *values], rows, left=1)}"
+
+
+def outcome_markdown(outcome: Outcome) -> str:
+    """The whole outcome as a page."""
+    study, run = outcome.ablation, first_of(outcome.benches).run
+    conditions = (
+        f"Data {outcome.data}; {run.model.backbone}, {run.model.dim} dims. Percent, mean ± 95 % t-interval over seeds; "
+        "test classes that no step has seen."
+    )
+    found = "\n".join(f"- {line}" for line in words(outcome))
+    parts = [f"# {study.question}", conditions, study.note, "![The curves](ablation.svg)", table_markdown(outcome)]
+    parts += ["What came out:", found, "What the papers found:", papers_markdown(study)]
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Any]:
+    """All numbers."""
+    study = outcome.ablation
+    return {
+        "ablation": study.name,
+        "question": study.question,
+        "axis": study.axis,
+        "data": outcome.data,
+        "environment": dict(outcome.environment),
+        "curves": [
+            {
+                "method": curve.method,
+                "values": {
+                    value: {
+                        "seeds": {str(seed): scores for seed, scores in seeds.items()},
+                        "train_seconds": curve.seconds[value],
+                        **{key: _interval(curve.interval(value, key)) for key in SHOWN},
+                    }
+                    for value, seeds in curve.scores.items()
+                },
+            }
+            for curve in outcome.curves
+        ],
+        "words": words(outcome),
+        "papers": [{"where": p.where, "found": p.found, "numbers": p.numbers} for p in study.papers],
+        "missing": list(outcome.missing),
+        "benches": {value: bench.model_dump(mode="json") for value, bench in outcome.benches.items()},
+    }
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    return {"mean": interval.mean, "half_width": interval.half_width}
+
+
+def write_outcome(outcome: Outcome, folder: Path) -> None:
+    """Write ablation.json, ablation.md and ablation.svg."""
+    write_json(folder / "ablation.json", outcome_json(outcome))
+    write_text(folder / "ablation.svg", ablation_svg(outcome))
+    write_text(folder / "ablation.md", outcome_markdown(outcome))

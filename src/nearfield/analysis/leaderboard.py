@@ -1,0 +1,274 @@
+"""The leaderboard of a bench: intervals, verdicts between methods, ranks; and the same as a table and in words.
+
+Axes: S seeds, F folds, Q queries, K methods. Scores lie in [0, 1]; only text is in percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any
+
+import numpy as np
+
+from nearfield.analysis.statistics import (
+    CriticalDifference,
+    Interval,
+    Verdict,
+    Verdicts,
+    critical_difference,
+    hierarchical_bootstrap,
+    mean_interval,
+    verdicts,
+)
+from nearfield.bench.results import BenchResults, MethodResult, Part, Scores, Seed
+from nearfield.errors import InputError, RunError, nearest, require_one_of
+
+TITLES = {"r_precision": "R-precision", "map@r": "MAP@R", "nmi": "NMI", "mrr": "MRR", "map": "MAP"}
+SHOWN = ("map@r", "r_precision", "recall@1", "nmi")  # columns of the table, if they were measured
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a method was given."""
+
+    complete: int  # trials
+    pruned: int
+    runs: int  # networks trained, in trials and in repetitions of the chosen setting
+    seconds: float  # of training, all of them together
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One method on the board."""
+
+    label: str
+    name: str
+    seeds: tuple[int, ...]
+    scores: dict[str, Interval]  # metric -> mean and 95 % t-interval over new seeds, on the same queries
+    bootstrap: Interval | None  # of the board's metric, over new seeds, folds and queries; None without query scores
+    train_seconds: float  # of one network, on average
+    budget: Budget
+    params: dict[str, Any]  # the chosen setting
+    trial: int | None  # that found it: 0 is the published setting; None if nothing was searched
+    unequal: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """All methods with a finished seed, highest mean first, and what may be said about their differences.
+
+    Verdicts and ranks stand on `compared`, the methods that all finished `compared_seeds`. Ranks are within a seed:
+    its folds share training classes and all queries, so that they are no independent blocks and would shrink the
+    critical difference without knowing more.
+    """
+
+    metric: str
+    part: Part
+    standings: tuple[Standing, ...]
+    compared: tuple[str, ...]  # in the order of the standings; empty if no two methods share two seeds
+    compared_seeds: tuple[int, ...]
+    verdicts: Verdicts | None
+    critical: CriticalDifference | None  # columns: `compared`
+    waiting: tuple[str, ...]  # methods without a finished seed
+    floors: dict[str, Scores]
+
+    @property
+    def best(self) -> str | None:
+        """The method with the highest mean over the compared seeds; without verdicts, over its own."""
+        if self.verdicts:
+            return self.verdicts.like_best[0]
+        return self.standings[0].label if self.standings else None
+
+    @property
+    def like_best(self) -> tuple[str, ...]:
+        """Methods that are not distinguishable from the best, itself first; empty where no verdict is possible."""
+        return self.verdicts.like_best if self.verdicts else ()
+
+    def against_best(self, label: str) -> Verdict | None:
+        """What the runs say about the best method and this one; None for the best and for methods not compared."""
+        pairs = self.verdicts.pairs if self.verdicts else ()
+        return next((v for v in pairs if v.first == self.best and v.second == label), None)
+
+
+def standings(results: BenchResults, part: Part = "separated", metric: str = "map@r", repeats: int = 1000) -> Board:
+    """The board by the mean of `metric`; a bench in progress has one too. `repeats` is of the bootstrap."""
+    check_metric(results, metric, part)
+    found = {method.label: seed_scores(method.seeds, metric, part) for method in results.methods}
+    ranked = sorted((m for m in results.methods if found[m.label]), key=lambda m: -_mean(found[m.label].values()))
+    rows = tuple(_standing(results, method, part, metric, repeats) for method in ranked)
+    names, seeds = _full_table({method.label: found[method.label] for method in ranked})
+    table = {name: [found[name][seed] for seed in seeds] for name in names}  # K x S
+    return Board(
+        metric=metric,
+        part=part,
+        standings=rows,
+        compared=names,
+        compared_seeds=seeds,
+        verdicts=verdicts(table) if names else None,
+        critical=critical_difference(np.transpose(list(table.values()))) if names else None,
+        waiting=tuple(method.label for method in results.methods if not found[method.label]),
+        floors=results.floors,
+    )
+
+
+def check_metric(results: BenchResults, metric: str, part: Part) -> None:
+    """InputError unless the bench measures `metric`; before its first finished seed nobody knows."""
+    require_one_of("part", part, ("separated", "concatenated"))
+    known = {key for method in results.methods for seed in method.seeds for key in seed.separated}
+    if known and metric not in known:
+        raise InputError(f"metric must be one that the bench measured; got {metric!r}, {nearest(metric, known)}")
+
+
+def seed_scores(seeds: Iterable[Seed], metric: str, part: Part) -> dict[int, float]:
+    """Seed -> score, of the seeds that have it."""
+    scores = ((seed.seed, _part(seed, part) or {}) for seed in seeds)
+    return {seed: found[metric] for seed, found in scores if metric in found}
+
+
+def _part(seed: Seed, part: Part) -> Scores | None:
+    return seed.separated if part == "separated" else seed.concatenated
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _standing(results: BenchResults, method: MethodResult, part: Part, metric: str, repeats: int) -> Standing:
+    values = {key: list(seed_scores(method.seeds, key, part).values()) for key in method.seeds[0].separated}
+    complete = [trial for trial in method.trials if trial.value is not None]
+    repeated = [fold for seed in method.seeds for fold in seed.folds]
+    folds = [*(fold for trial in method.trials for fold in trial.folds), *repeated]
+    return Standing(
+        label=method.label,
+        name=method.name,
+        seeds=tuple(seed_scores(method.seeds, metric, part)),
+        scores={key: mean_interval(found) for key, found in values.items() if found},
+        bootstrap=_bootstrap(results, method, part, metric, repeats),
+        train_seconds=_mean(fold.train_seconds for fold in repeated),
+        budget=Budget(
+            complete=len(complete),
+            pruned=len(method.trials) - len(complete),
+            runs=len(folds),
+            seconds=sum(fold.train_seconds for fold in folds),
+        ),
+        params=method.params,
+        trial=max(complete, key=lambda t: (t.value, -t.number)).number if complete else None,
+        unequal=method.unequal,
+    )
+
+
+def _bootstrap(results: BenchResults, method: MethodResult, part: Part, metric: str, repeats: int) -> Interval | None:
+    """Queries keep their mean over folds; each fold adds the distance of its own mean from that of all folds."""
+    try:
+        queries = np.asarray(results.queries(method.label, metric, part), dtype=np.float64)  # (S, Q)
+    except RunError:  # not kept, or there is none: NMI is of a whole clustering
+        return None
+    queries = queries[:, ~np.isnan(queries).any(axis=0)]  # a query without any match has no score
+    if part == "concatenated":
+        return hierarchical_bootstrap(queries[:, None], repeats=repeats)
+    folds = np.array([[(fold.test or {})[metric] for fold in seed.folds] for seed in method.seeds])  # (S, F)
+    shifts = folds - folds.mean(axis=1, keepdims=True)
+    return hierarchical_bootstrap(queries[:, None] + shifts[:, :, None], repeats=repeats)
+
+
+def _full_table(found: Mapping[str, Mapping[int, float]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Methods and seeds of a table without gaps, of at least two each; both empty if there is none.
+
+    It is the largest of those over the seeds that a method finished, or that two of them share.
+    """
+    own = [frozenset(scores) for scores in found.values()]
+    best: tuple[tuple[str, ...], tuple[int, ...]] = (), ()
+    for seeds in sorted({a & b for a, b in combinations_with_replacement(own, 2)}, key=sorted):
+        names = tuple(name for name, scores in found.items() if seeds <= scores.keys())
+        if min(len(names), len(seeds)) > 1 and len(names) * len(seeds) > len(best[0]) * len(best[1]):
+            best = names, tuple(sorted(seeds))
+    return best
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In words and as a table
+
+
+def title(metric: str) -> str:
+    """How a metric is written."""
+    return TITLES.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
+
+
+def percent(interval: Interval) -> str:
+    """Mean ± half-width."""
+    half = "" if interval.half_width is None else f" ± {100 * interval.half_width:.2f}"
+    return f"{100 * interval.mean:.2f}{half}"
+
+
+def verdict_lines(board: Board) -> list[str]:
+    """What the board shows, sentence by sentence: the best, how many differences, every method against the best."""
+    if not board.standings:
+        return ["No method has a finished seed yet."]
+    first = board.standings[0]
+    value = percent(first.scores[board.metric])
+    lines = [f"{first.label} has the highest mean {title(board.metric)} ({board.part}): {value} %."]
+    if board.verdicts:
+        pairs, best = board.verdicts.pairs, board.best
+        shown = sum(pair.shown for pair in pairs)
+        lines.append(
+            f"{shown} of {len(pairs)} differences are shown: paired t-tests over {len(board.compared_seeds)} seeds, "
+            "corrected by Holm over all pairs."
+        )
+        if best != first.label:
+            lines.append(f"Over the seeds that are compared, {best} has the highest mean.")
+        lines += [_sentence(pair) for pair in pairs if pair.first == best]
+    elif len(board.standings) > 1:
+        lines.append("No two methods share two finished seeds, so no difference is shown.")
+    lines += [
+        f"{one.label} is not compared: it finished seeds {', '.join(map(str, one.seeds))} only."
+        for one in board.standings
+        if board.verdicts and one.label not in board.compared
+    ]
+    return lines + [f"{label} has no finished seed." for label in board.waiting]
+
+
+def _sentence(pair: Verdict) -> str:
+    return f"{pair.text}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
+
+
+def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
+    """The board as a table in percent, with the best, those not distinguishable from it, and the floors marked.
+
+    `explain` says below what is unequal about the methods marked †.
+    """
+    every = {key for one in board.standings for key in one.scores}
+    shown = [board.metric, *(key for key in metrics if key in every and key != board.metric)]
+    rows = []
+    for one in board.standings:
+        cells = [percent(one.scores[key]) if key in one.scores else "–" for key in shown]
+        mark = "★" if one.label == board.best else "≈" if one.label in board.like_best else ""
+        trials = f"{one.budget.complete}" + (f" + {one.budget.pruned} pruned" if one.budget.pruned else "")
+        name = one.label + " †" * bool(one.unequal)
+        rows.append([mark, name, *cells, str(len(one.seeds)), trials, f"{one.train_seconds:.1f}"])
+    for name, scores in board.floors.items():
+        cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
+        rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
+    text = markdown_table(["", "method", *map(title, shown), "seeds", "trials", "s / network"], rows)
+    notes = [f"{title(board.metric)} and the others in percent, {board.part}: mean ± 95 % t-interval over seeds."]
+    if board.verdicts:
+        notes.append("★ highest mean; ≈ no difference from it shown.")
+    if explain:
+        notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
+    return text + "\n" + "\n".join(f"{note}  " for note in notes).rstrip() + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 2) -> str:
+    """A table that is aligned as plain text too; columns after the first `left` ones are right-aligned."""
+    lines = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
+    rule = [("-" * width if i < left else "-" * (width - 1) + ":") for i, width in enumerate(widths)]
+    padded = [
+        [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [padded[0], rule, *padded[1:]])

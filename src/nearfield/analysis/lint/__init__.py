@@ -1,0 +1,1 @@
+"""The classical sins of a comparison, named in configurations and runs."""

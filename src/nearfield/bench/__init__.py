@@ -1,0 +1,1 @@
+"""From a BenchConfig to BenchResults: protocols, plan, search, execution, results."""

@@ -1,0 +1,104 @@
+"""What a bench measures before any training: the scores that training must add to, what makes methods unequal, speed.
+
+Axes: N images, F features, D embedding dims.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+import numpy as np
+import torch
+
+from nearfield import losses
+from nearfield.bench.results import Scores
+from nearfield.config import BenchConfig, RunConfig
+from nearfield.data import Dataset, pixels
+from nearfield.metrics import retrieval_metrics
+from nearfield.metrics.dataset_scores import score_test
+from nearfield.models import build_model, embed
+from nearfield.training.batches import Supply
+from nearfield.training.build import build_learner, build_loss, build_sampler, ensemble_size
+from nearfield.training.optimizers import build_optimizer
+
+LARGEST = 64 * 64 * 3  # values of an image whose raw pixels are still compared
+BATCHES = {
+    "shuffle": "batches of any images, not of some from each class",
+    "npairs": "batches of two images a class",
+    "episodic": "batches are episodes of few classes",
+    "fastap": "batches of whole classes, in random order",
+    "fastap_hard": "batches of classes from two hard categories",
+}
+
+
+def floors(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
+    """Test scores of the network before training, mean over seeds; of raw pixels or features; of features by PCA."""
+    run, rows = config.run, dataset.test_rows()
+    found = [_untrained(run.model_copy(update={"seed": seed}), dataset) for seed in config.seeds]
+    scores = {"untrained network": {key: float(np.mean([each[key] for each in found])) for key in found[0]}}
+    images = pixels(dataset) if run.data.augment is None else None
+    if images is None or np.prod(images.shape[1:]) > LARGEST:
+        return scores
+    raw = torch.from_numpy(np.asarray(images[rows])).flatten(1).float()
+    scores["raw features" if dataset.are_features else "raw pixels"] = score_test(dataset, raw)[0]
+    if dataset.are_features and run.model.dim < raw.shape[1]:
+        train = torch.from_numpy(np.asarray(images[dataset.train_rows()])).float()  # (N, F)
+        mean = train.mean(0)
+        axes = torch.linalg.eigh((train - mean).T @ (train - mean))[1][:, -run.model.dim :]  # (F, D)
+        scores["PCA"] = score_test(dataset, (raw - mean) @ axes)[0]
+    return scores
+
+
+def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
+    supply = Supply(dataset, run.data)
+    model = build_model(run.model, run.seed, supply.features)
+    return score_test(dataset, embed(model, supply.rows(supply.parts.test)), distance=run.distance)[0]
+
+
+def unequal(run: RunConfig, classes: int) -> list[str]:
+    """What makes the conditions of the run's method differ from those of others, in words."""
+    found = []
+    sampler = losses.method(run.method.name).sampler
+    if run.sampler.name == "auto" and sampler in BATCHES:
+        found.append(BATCHES[sampler])
+    members = ensemble_size(run)
+    if members > 1:
+        found.append(f"{members} networks of {run.model.dim // members} dims, each with 1/{members} of the steps")
+    loss = build_loss(run, classes)
+    if getattr(loss, "embedder", None) is not None:
+        found.append("a head of its own")
+    learned = sum(p.numel() for p in loss.parameters() if p.requires_grad)
+    if learned:
+        found.append(f"{learned:,} learned numbers in the loss")
+    return found
+
+
+def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
+    """Seconds that one training step takes here, from a few made for the purpose."""
+    run = run if ensemble_size(run) == 1 else run.model_copy(update={"member": 0})
+    torch.set_num_threads(run.threads)
+    supply = Supply(dataset, run.data)
+    model, loss, forward = build_learner(run, supply.parts.fit_classes, supply.features)
+    optimizer = build_optimizer(model, loss, run.optimizer)
+    begun = 0.0
+    batches = supply.batches(build_sampler(run, supply.fit_labels, supply.categories), first=0, seed=run.seed)
+    for step, batch in enumerate(islice(batches, steps + 1)):
+        begun = time.monotonic() if step == 1 else begun  # the first one warms up
+        optimizer.zero_grad()
+        loss(forward(batch.images), batch.labels).backward()
+        optimizer.step()
+    return (time.monotonic() - begun) / steps
+
+
+def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:
+    """Seconds that scoring the classes held out, and the test classes, takes here."""
+    supply = Supply(dataset, run.data)
+    model = build_model(run.model, run.seed, supply.features)
+    begun = time.monotonic()
+    retrieval_metrics(
+        embed(model, supply.rows(supply.parts.val)), supply.labels[supply.parts.val], metrics=("map_at_r",)
+    )
+    between = time.monotonic()
+    score_test(dataset, embed(model, supply.rows(supply.parts.test)), run.distance)
+    return between - begun, time.monotonic() - between

@@ -1,0 +1,260 @@
+"""A bench as a pure function: from the tasks that are finished to the tasks that can be done next.
+
+    trial     one setting of a method, trained on every fold, scored on the classes held out; never tested
+    seed      one repetition of the best setting, tested
+    variant   the same with one classical sin, for the bias ledger
+
+A task's key is a digest of all that its outcome depends on, so that whoever does it, whenever and wherever, the outcome
+is the same. Two tasks with one key are done once. Nothing here looks at a clock, a file or a random number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any, Literal
+
+from nearfield.bench.protocols import Protocol
+from nearfield.bench.search import (
+    STARTUP,
+    Setting,
+    Space,
+    Tried,
+    apply,
+    as_key,
+    best_of,
+    draw,
+    published,
+    space_of,
+    suggest,
+)
+from nearfield.config import BenchConfig, MethodConfig, RunConfig
+from nearfield.errors import InputError
+
+TRIAL_SEED = 1000  # added to the bench's own for trials: the setting is chosen by other seeds than it is reported with
+RIVALS = 3  # complete trials that must exist before one can be pruned
+SLACK = 0.2  # a trial is pruned if it is this share behind the median of the earlier ones
+Outcome = dict[str, Any]  # "state": complete, pruned or failed; "folds"; of seeds and variants "separated" and more
+
+PLAIN: dict[str, Setting] = {  # what papers call a detail, and what much of a method's score may come from
+    "multi_similarity": {"method.params.mine": False},
+    "fastap": {"sampler.name": "m_per_class"},
+    "ranked_list": {"method.params.temperature": 0.0},
+    "npairs": {"method.params.l2": 0.0},
+    "npairs_angular": {"method.params.l2": 0.0},
+    "supcon": {"method.params.temperature": 1.0},
+    "nt_xent": {"method.params.temperature": 1.0},
+    "proxy_nca": {"method.params.scale": 1.0},
+    "proxy_softmax": {"method.params.temperature": 1.0},
+    "proxy_anchor": {"method.params.alpha": 1.0},
+    "soft_triple": {"method.params.scale": 1.0},
+    "cosface": {"method.params.scale": 1.0},
+    "arcface": {"method.params.scale": 1.0},
+    "sub_center_arcface": {"method.params.scale": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Something to do: a run on every fold of the protocol."""
+
+    label: str
+    kind: Literal["trial", "seed", "variant"]
+    number: int  # of the trial, or the seed
+    run: RunConfig  # before the protocol makes folds of it
+    key: str
+    variant: str = ""
+    setting: Setting = field(default_factory=dict)  # what the search chose
+    bounds: tuple[float, ...] = ()  # of the mean over the first 1, 2, ... folds: below it, the trial is pruned
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return (
+            f"{self.label} {self.variant} seed {self.number}"
+            if self.variant
+            else f"{self.label} {self.kind} {self.number}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for anybody who reads the database."""
+        return {
+            "name": self.name,
+            "run": self.run.model_dump(mode="json"),
+            "setting": self.setting,
+            "bounds": list(self.bounds),
+        }
+
+
+Done = tuple[Task, Outcome | None]  # None: it can be done now
+
+
+@dataclass
+class Course:
+    """How far one method is: every task that can be named, with its outcome if it is finished."""
+
+    label: str
+    trials: list[Done] = field(default_factory=list)
+    seeds: list[Done] = field(default_factory=list)
+    variants: list[Done] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Done]:
+        yield from (*self.trials, *self.seeds, *self.variants)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A comparison, the protocol that its configuration names, and the fingerprint of its data."""
+
+    config: BenchConfig
+    protocol: Protocol
+    data: str
+
+    @cached_property
+    def digest(self) -> str:
+        """What the whole depends on."""
+        return digest(_brief(self.config), _brief(self.protocol), self.data)
+
+    @cached_property
+    def starts(self) -> list[tuple[MethodConfig, RunConfig, Space]]:
+        """For every method its published run and the space of its search."""
+        runs = [(method, self.config.run.model_copy(update={"method": method})) for method in self.config.methods]
+        return [(method, run, space_of(run)) for method, run in runs]
+
+    @property
+    def labels(self) -> list[str]:
+        """Of the methods, in the configuration's order."""
+        return [label(method.name, method.params) for method in self.config.methods]
+
+    @property
+    def total(self) -> int:
+        """How many tasks there are, the ones included that cannot be named yet."""
+        c = self.config
+        tuned = c.trials if c.trials > 1 else 0
+        plain = sum(method.name in PLAIN for method in c.methods) if "plain" in c.variants else 0
+        variants = len(c.methods) * sum(name != "plain" for name in c.variants) + plain
+        return len(c.methods) * (tuned + len(c.seeds)) + variants * c.variant_seeds
+
+    def course(self, index: int, finished: Mapping[str, Outcome]) -> Course:
+        """How far method number `index` is."""
+        method, start, space = self.starts[index]
+        course = Course(label(method.name, method.params))
+        chosen: Setting | None = {}
+        if self.config.trials > 1:
+            chosen = self._search(course, start, space, finished)
+        if chosen is None:
+            return course
+        for seed in self.config.seeds:
+            course.seeds.append(self._tested(course, "seed", "", chosen, apply(start, chosen), seed, finished))
+        for seed in range(self.config.variant_seeds):
+            for variant in self.config.variants:
+                run = vary(variant, start, chosen)
+                if run is not None:
+                    course.variants.append(self._tested(course, "variant", variant, chosen, run, seed, finished))
+        return course
+
+    def _search(
+        self, course: Course, start: RunConfig, space: Space, finished: Mapping[str, Outcome]
+    ) -> Setting | None:
+        """Name the trials that can be named; the best setting once all of them are finished."""
+        tried: dict[int, Tried] = {}
+        start = start.model_copy(update={"seed": start.seed + TRIAL_SEED})
+        identity = digest(_brief(start), _brief(self.protocol), self.data)
+        for number in range(self.config.trials):
+            if number >= STARTUP and len(tried) < number:
+                return None
+            seed = f"{identity} {number}"
+            earlier = tuple(tried[n] for n in sorted(tried))
+            bounds: tuple[float, ...] = ()
+            if number == 0:
+                setting = published(start, space)
+            elif number < STARTUP:
+                setting = draw(space, seed)
+            else:
+                setting = suggest(space, earlier, seed)
+                bounds = self._bounds(earlier)
+            run = apply(start, setting) if number else start
+            key = digest("trial", _brief(run), _brief(self.protocol), self.data, bounds)
+            task = Task(course.label, "trial", number, run, key, "", setting, bounds)
+            outcome = finished.get(key)
+            course.trials.append((task, outcome))
+            if outcome is not None:
+                tried[number] = as_tried(setting, outcome, self.protocol)
+        if len(tried) < self.config.trials:
+            return None
+        best = best_of(tried)
+        return course.trials[best][0].setting if best else {}
+
+    def _bounds(self, earlier: tuple[Tried, ...]) -> tuple[float, ...]:
+        """What the mean of a trial's first folds must reach: the median of the complete ones before it, less some."""
+        rivals = [each.folds for each in earlier if each.complete]
+        if not self.config.prune or len(rivals) < RIVALS:
+            return ()
+        return tuple(
+            (1 - SLACK) * median(fmean(each[:count]) for each in rivals) for count in range(1, self.protocol.folds)
+        )
+
+    def _tested(
+        self, course: Course, kind: Literal["seed", "variant"], variant: str, setting: Setting, run: RunConfig,
+        seed: int, finished: Mapping[str, Outcome],
+    ) -> Done:  # fmt: skip
+        run = run.model_copy(update={"seed": seed})
+        key = digest("test", _brief(run), _brief(self.protocol), self.data)
+        return Task(course.label, kind, seed, run, key, variant, setting), finished.get(key)
+
+
+def plan(bench: Bench, finished: Mapping[str, Outcome]) -> list[Task]:
+    """The tasks that can be done now, in an order in which an unfinished table is already fair."""
+    return to_do([bench.course(index, finished) for index in range(len(bench.config.methods))])
+
+
+def to_do(courses: list[Course]) -> list[Task]:
+    """What is not finished: trial by trial, then seed by seed, then variants; within each, method by method."""
+    stages = {"trial": 0, "seed": 1, "variant": 2}
+    tasks = [task for course in courses for task, outcome in course if outcome is None]
+    unique: dict[str, Task] = {}
+    for task in sorted(tasks, key=lambda task: (stages[task.kind], task.number)):  # stable: methods keep their order
+        unique.setdefault(task.key, task)
+    return list(unique.values())
+
+
+def vary(variant: str, start: RunConfig, chosen: Setting) -> RunConfig | None:
+    """The run of a variant; None where the method has no such variant."""
+    if variant == "untuned":
+        return start
+    if variant == "plain":
+        return apply(start, {**chosen, **PLAIN[start.method.name]}) if start.method.name in PLAIN else None
+    return apply(start, {**chosen, "model.dim": int(variant.removeprefix("dim"))})
+
+
+def as_tried(setting: Setting, outcome: Outcome, protocol: Protocol) -> Tried:
+    """A trial's outcome as the search sees it."""
+    folds = tuple(fold["best_val"][protocol.select_by] for fold in outcome.get("folds", ()))
+    return Tried(as_key(setting), folds, outcome["state"] == "complete")
+
+
+def label(name: str, params: Mapping[str, Any]) -> str:
+    """A method's name with the parameters that the configuration gives it."""
+    return name + (f"({', '.join(f'{k}={v}' for k, v in params.items())})" if params else "")
+
+
+def check_labels(config: BenchConfig) -> None:
+    """InputError if a method is there twice."""
+    labels = [label(method.name, method.params) for method in config.methods]
+    for each in labels:
+        if labels.count(each) > 1:
+            raise InputError(f"methods must differ; {each} is there {labels.count(each)} times.")
+
+
+def digest(*parts: Any) -> str:
+    """A short hash, the same on every machine."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _brief(config: BenchConfig | RunConfig | Protocol) -> Any:
+    """What differs from the defaults: a key stays the same when a later version adds an option."""
+    return config.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,141 @@
+"""Protocols: which classes choose, which are tested, and how. Frozen, named and hashed; `docs/protocols.md` says why.
+
+A protocol is all that makes two numbers comparable apart from the network and its budget. Each is one line of
+`PROTOCOLS`; a TOML file with the same keys is a protocol of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from nearfield.config import Config, Count, Fraction, RunConfig, load_config
+from nearfield.data.dataset import Dataset
+from nearfield.data.splits import held_out
+from nearfield.errors import InputError, nearest
+
+Test = Literal["self", "query-gallery", "vehicleid", "closed"]
+TESTS: dict[Test, str] = {
+    "self": "every test image searches all others, and its classes are new",
+    "query-gallery": "test queries search a gallery of their own",
+    "vehicleid": "the test part has named lists",
+    "closed": "test images are of the classes of training",
+}
+
+
+class Protocol(Config):
+    """How classes are held out, what chooses, and how the test part is scored.
+
+    The training part is cut into `folds`, each held out once; with one fold, `val_fraction` of it is, drawn by
+    `split_seed`. Classes are held out, but in a closed set images of every class are. The best `select_by` of what is
+    held out chooses the step, and its mean over folds the hyper-parameters. A run trains all its steps: nothing stops
+    early. With `oracle`, test scores along the way are written down for the bias ledger, and nothing is chosen by them.
+    """
+
+    name: str
+    folds: Count = 1
+    val_fraction: Fraction = 0.2
+    split_seed: int = 0
+    select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
+    concatenate: bool = False  # also score the folds' embeddings side by side
+    oracle: bool = True
+    test: Test = "self"
+    description: Annotated[str, Field(exclude=True)] = ""  # words, which the digest leaves out
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Protocol:
+        if self.folds > 1 and self.val_fraction != 1 / self.folds:
+            raise ValueError(f"{self.folds} folds hold out 1/{self.folds} each: val_fraction is {1 / self.folds}")
+        if self.folds > 1 and self.test == "closed":
+            raise ValueError("a closed set has no classes to hold out, and so a single fold")
+        if self.concatenate and self.folds == 1:
+            raise ValueError("concatenate joins the networks of several folds; here is one")
+        return self
+
+    def runs(self, base: RunConfig) -> list[RunConfig]:
+        """`base` under this protocol, once for each fold."""
+        data = {"folds": self.folds, "val_fraction": self.val_fraction, "split_seed": self.split_seed}
+        chosen = {"select_by": self.select_by, "oracle": self.oracle}
+        parts = [base.data.model_copy(update={**data, "fold": fold}) for fold in range(self.folds)]
+        return [base.model_copy(update={**chosen, "data": part}) for part in parts]
+
+    def check(self, dataset: Dataset) -> None:
+        """InputError if the dataset's test part is of another kind, or its classes are too few to be held out."""
+        found = kind_of_test(dataset)
+        if found != self.test:
+            fitting = ", ".join(name for name, known in PROTOCOLS.items() if known.test == found)
+            raise InputError(
+                f"protocol {self.name} is for data where {TESTS[self.test]}, but in {dataset.name} {TESTS[found]}; "
+                f"use one of: {fitting}."
+            )
+        for run in self.runs(RunConfig()):
+            held_out(dataset, run.data)
+
+
+def kind_of_test(dataset: Dataset) -> Test:
+    """The kind of the dataset's test part."""
+    if dataset.test_lists:
+        return "vehicleid"
+    if dataset.is_query is not None:
+        return "query-gallery"
+    return "self" if dataset.is_test is None else "closed"
+
+
+def _named(protocols: Iterable[Protocol]) -> dict[str, Protocol]:
+    return {each.name: each for each in protocols}
+
+
+PROTOCOLS = _named(
+    [
+        Protocol(
+            name="classic",
+            description="First half of the classes for training, second half for the test; one fifth of the training "
+            "classes chooses the step. The best test step, which papers used to report, is written down beside it.",
+        ),
+        Protocol(
+            name="reality-check",
+            folds=4,
+            val_fraction=0.25,
+            concatenate=True,
+            description="Four networks, each fitted to three consecutive quarters of the training classes and chosen "
+            "by the fourth (Musgrave et al., 2020); scored one by one, and with their embeddings side by side.",
+        ),
+        Protocol(
+            name="closed-set",
+            val_fraction=0.05,
+            oracle=False,
+            test="closed",
+            description="Training and test share their classes, as in ImageNet; one twentieth of the training images "
+            "of every class chooses the step.",
+        ),
+        Protocol(
+            name="query-gallery",
+            test="query-gallery",
+            description="Test queries search a gallery of their own, as in In-Shop; one fifth of the training classes, "
+            "searching itself, chooses the step.",
+        ),
+        Protocol(
+            name="vehicleid",
+            oracle=False,
+            test="vehicleid",
+            description="Test lists of several sizes, each scored twice: against one random image of every vehicle, "
+            "the mean of ten draws, and leaving one out; one fifth of the training classes chooses the step.",
+        ),
+    ]
+)
+
+
+def protocol(name: str) -> Protocol:
+    """The protocol called `name`, or of one's own in the TOML file of that name; InputError names the nearest."""
+    if not name.endswith(".toml"):
+        if name not in PROTOCOLS:
+            raise InputError(f"there is no protocol {name!r}; {nearest(name, PROTOCOLS)} A file ends in .toml.")
+        return PROTOCOLS[name]
+    own = load_config(Protocol, Path(name))
+    known = PROTOCOLS.get(own.name)
+    if known is not None and known.digest() != own.digest():
+        raise InputError(f"{name} calls itself {own.name!r}, but differs from that protocol; give it another name.")
+    return own

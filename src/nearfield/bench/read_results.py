@@ -1,0 +1,175 @@
+"""From a bench's database to its results as plain values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from nearfield.bench.database import FILE, STORAGE, Store
+from nearfield.bench.plan import PLAIN, label
+from nearfield.bench.results import BenchResults, Floats, Fold, MethodResult, Part, Seed, Trial
+from nearfield.config import BenchConfig, MethodConfig, build_config
+from nearfield.errors import InputError, RunError
+from nearfield.files import write_json
+
+ELSEWHERE = "storage.json"  # in the folder of a bench whose database is elsewhere
+Entry = dict[str, Any]
+
+
+def open_results(place: str | Path, folder: Path | None = None, digest: str | None = None) -> BenchResults:
+    """The results so far of the bench in a folder, or at a URL, whose runs may be in `folder`.
+
+    Of several benches in one database that opened last, unless `digest` names another.
+    """
+    if "://" in str(place):
+        store = Store(str(place))
+    else:
+        folder = Path(place)
+        store, digest = _store_of(folder, digest)
+    known = store.benches()
+    if not known:
+        raise InputError(f"{store.name} holds no bench; run `nearfield bench` on it.")
+    return read_results(store, digest or known[0], folder)
+
+
+def remember_storage(folder: Path, storage: str | None, digest: str) -> None:
+    """Write down, in the folder of a bench, that its results are elsewhere; without the password."""
+    if storage is not None and "://" in storage:
+        url = sa.make_url(storage).set(password=None).render_as_string()
+        write_json(folder / ELSEWHERE, {"storage": url, "bench": digest})
+
+
+def _store_of(folder: Path, digest: str | None) -> tuple[Store, str | None]:
+    """The database of the bench in a folder: the file in it, or what the folder says."""
+    if (folder / FILE).is_file():
+        return Store(folder / FILE), digest
+    if not (folder / ELSEWHERE).is_file():
+        raise InputError(f"{folder} holds no results of a bench; run `nearfield bench --out {folder}`.")
+    known = json.loads((folder / ELSEWHERE).read_text(encoding="utf-8"))
+    return Store(os.environ.get(STORAGE) or known["storage"]), digest or known["bench"]
+
+
+def read_results(store: Store, digest: str, folder: Path | None = None) -> BenchResults:
+    """The results so far of one bench of a database."""
+    facts = store.facts(digest)
+    config = build_config(BenchConfig, facts["config"])
+    entries = store.entries(digest)
+    own = {each: [entry for entry in entries if entry["label"] == each] for each in _labels(config)}
+    methods = [_method(method, own[name], facts) for name, method in zip(own, config.methods, strict=True)]
+    seeds = {name: _done(found, "seed") for name, found in own.items()}
+
+    def queries(name: str, metric: str, part: Part) -> Floats:
+        return np.stack([_query_scores(store, entry, metric, part) for entry in seeds[name]])
+
+    def embeddings(name: str) -> NDArray[np.float16] | None:
+        from nearfield.bench.run_task import joined_embeddings
+
+        if folder is None or not seeds[name]:
+            return None
+        outcome = seeds[name][0]["outcome"]
+        try:
+            return joined_embeddings(folder / outcome["folder"], len(outcome["folds"])).astype(np.float16)
+        except OSError:
+            return None
+
+    return BenchResults(
+        config=facts["config"],
+        digest=digest,
+        protocol=facts["protocol"],
+        data=facts["data"],
+        environment=facts["environment"],
+        split=facts["split"],
+        floors=facts["floors"],
+        methods=tuple(method for method in methods if method.trials or method.seeds),
+        missing=tuple(_missing(config, own)),
+        queries=queries,
+        embeddings=embeddings,
+    )
+
+
+def _labels(config: BenchConfig) -> list[str]:
+    return [label(method.name, method.params) for method in config.methods]
+
+
+def _done(entries: Iterable[Entry], kind: str, variant: str = "") -> list[Entry]:
+    return [
+        e for e in entries if e["kind"] == kind and e["variant"] == variant and e["outcome"] is not None
+    ]  # ascending
+
+
+def _method(method: MethodConfig, entries: list[Entry], facts: dict[str, Any]) -> MethodResult:
+    select_by = facts["protocol"]["select_by"]
+    trials = tuple(_trial(entry, select_by) for entry in _done(entries, "trial"))
+    seeds = _done(entries, "seed")
+    given = {f"method.params.{key}": value for key, value in method.params.items()}
+    name = label(method.name, method.params)
+    complete = [trial for trial in trials if trial.value is not None]
+    chosen = max(complete, key=lambda trial: (trial.value, -trial.number)).params if complete else {}
+    variants = {entry["variant"] for entry in entries if entry["variant"]}
+    return MethodResult(
+        label=name,
+        name=method.name,
+        params={**given, **chosen},
+        trials=trials,
+        seeds=tuple(_seed(entry) for entry in seeds),
+        variants={v: tuple(_seed(entry) for entry in _done(entries, "variant", v)) for v in sorted(variants)},
+        unequal=tuple(facts["unequal"].get(name, ())),
+    )
+
+
+def _trial(entry: Entry, select_by: str) -> Trial:
+    outcome = entry["outcome"]
+    complete = outcome["state"] == "complete"
+    value = fmean(fold["best_val"][select_by] for fold in outcome["folds"]) if complete else None
+    folds = tuple(map(_fold, outcome["folds"]))
+    return Trial(entry["number"], entry["setting"], folds, value, "complete" if complete else "pruned")
+
+
+def _seed(entry: Entry) -> Seed:
+    outcome = entry["outcome"]
+    folds = tuple(map(_fold, outcome["folds"]))
+    return Seed(entry["number"], folds, outcome["separated"], outcome["concatenated"])
+
+
+def _fold(fold: dict[str, Any]) -> Fold:
+    curves = {name: tuple((step, scores) for step, scores in fold[name]) for name in ("val", "oracle")}
+    known: dict[str, Any] = {**fold, **curves}
+    del known["best_val"]
+    return Fold(**known)
+
+
+def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArray[np.floating[Any]]:
+    if part == "concatenated":
+        if entry["outcome"]["concatenated"] is None:
+            raise RunError(f"{entry['label']} was not scored with its folds side by side: there are none, or one.")
+        return store.query_scores(entry["key"], "concatenated", metric)
+    folds = range(len(entry["outcome"]["folds"]))
+    found = [store.query_scores(entry["key"], f"fold {fold}", metric) for fold in folds]
+    return np.asarray(np.mean(found, axis=0))
+
+
+def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:
+    """What is not finished, in words: method by method, and why if it failed."""
+    for name, method in zip(own, config.methods, strict=True):
+        wanted = {("trial", "", number) for number in range(config.trials) if config.trials > 1}
+        wanted |= {("seed", "", seed) for seed in config.seeds}
+        kinds = [v for v in config.variants if v != "plain" or method.name in PLAIN]
+        wanted |= {("variant", variant, seed) for variant in kinds for seed in range(config.variant_seeds)}
+        there = {(e["kind"], e["variant"], e["number"]): e for e in own[name]}
+        open_ones = {key for key in wanted if key not in there or there[key]["outcome"] is None}
+        for kind, variant in sorted(
+            {key[:2] for key in open_ones}, key=lambda k: ("trial", "seed", "variant").index(k[0])
+        ):
+            numbers = sorted(number for a, b, number in open_ones if (a, b) == (kind, variant))
+            errors = [there[kind, variant, n]["error"] for n in numbers if (kind, variant, n) in there]
+            why = next((f": {error}" for error in errors if error), "")
+            words = f"{variant} seed" if variant else kind
+            yield f"{name}: {words}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}{why}"

@@ -1,0 +1,151 @@
+"""What a search may vary, and what it tries next: a function of the results so far and of nothing else.
+
+Settings are dotted keys of a run's configuration, such as `method.params.beta` and `optimizer.lr`, with their values.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+from nearfield.config import RunConfig, build_config
+from nearfield.losses.registry import Real, Whole, method
+
+STARTUP = 4  # first trials, which depend on no result: the published setting and random ones
+FACTOR = 30.0  # rates are searched from the bench's own divided by this to the same times this
+Space = Mapping[str, Real | Whole]
+Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One finished trial, as the search sees it."""
+
+    setting: tuple[tuple[str, Any], ...]
+    folds: tuple[float, ...]  # best validation score of every fold that was trained
+    complete: bool
+
+
+def space_of(run: RunConfig) -> Space:
+    """What the method of `run` declares, without the parameters that `run` gives it, and the rates that it uses."""
+    from nearfield.training.build import build_loss
+
+    declared = method(run.method.name).space
+    space: dict[str, Real | Whole] = {f"method.params.{key}": each for key, each in declared.items()}
+    space = {key: each for key, each in space.items() if key.rpartition(".")[2] not in run.method.params}
+    space["optimizer.lr"] = _around(run.optimizer.lr)
+    if any(p.requires_grad for p in build_loss(run, num_classes=2).parameters()):
+        space["optimizer.loss_lr"] = _around(run.optimizer.loss_lr)
+    return space
+
+
+def published(run: RunConfig, space: Space) -> Setting:
+    """The setting before any search: the method's defaults and the bench's rates."""
+    defaults = {f"method.params.{key}": p.default for key, p in method(run.method.name).parameters.items()}
+    defaults |= {f"optimizer.{key}": value for key, value in run.optimizer}
+    return {key: defaults[key] for key in space if isinstance(defaults.get(key), int | float)}
+
+
+def apply(run: RunConfig, setting: Setting) -> RunConfig:
+    """`run` with the setting's values."""
+    values = run.model_dump()
+    for key, value in setting.items():
+        *tables, last = key.split(".")
+        at = values
+        for table in tables:
+            at = at[table]
+        at[last] = value
+    return build_config(RunConfig, values)
+
+
+def draw(space: Space, seed: str) -> Setting:
+    """A random setting."""
+    dice = random.Random(seed)
+    return {key: _draw(space[key], dice) for key in sorted(space)}
+
+
+def suggest(space: Space, tried: tuple[Tried, ...], seed: str) -> Setting:
+    """What the tree-structured Parzen estimator tries after these trials; the same on every machine."""
+    return dict(_suggest(tuple(sorted(space.items())), tried, seed))
+
+
+def best_of(tried: Mapping[int, Tried]) -> int:
+    """The number of the complete trial with the highest mean over folds, the first of equals; 0 if there is none."""
+    scores = {number: fmean(each.folds) for number, each in sorted(tried.items()) if each.complete}
+    return max(scores, key=lambda number: scores[number]) if scores else 0
+
+
+@cache
+def _suggest(space: tuple[tuple[str, Real | Whole], ...], tried: tuple[Tried, ...], seed: str) -> tuple[Any, ...]:
+    optuna = quiet_optuna()
+    number = random.Random(seed).getrandbits(32)
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=number, n_startup_trials=1)
+    )
+    ranges = distributions(dict(space))
+    for each in tried:
+        study.add_trial(frozen_trial(each, ranges))
+    asked = study.ask(ranges).params
+    return tuple((key, _rounded(asked[key])) for key in ranges)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """The space in Optuna's words."""
+    optuna = quiet_optuna()
+    real, whole = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
+    return {
+        key: whole(each.low, each.high) if isinstance(each, Whole) else real(each.low, each.high, log=each.log)
+        for key, each in space.items()
+    }
+
+
+def frozen_trial(tried: Tried, ranges: Mapping[str, Any], **attributes: Any) -> Any:
+    """A finished trial for Optuna; values outside of their range, which published ones may be, are moved to its end."""
+    optuna = quiet_optuna()
+    given = {key: min(max(value, ranges[key].low), ranges[key].high) for key, value in tried.setting if key in ranges}
+    states = optuna.trial.TrialState
+    return optuna.trial.create_trial(
+        params=given,
+        distributions={key: ranges[key] for key in given},
+        state=states.COMPLETE if tried.complete else states.PRUNED,
+        value=fmean(tried.folds) if tried.complete else None,
+        intermediate_values={fold: fmean(tried.folds[: fold + 1]) for fold in range(len(tried.folds))},
+        user_attrs=attributes,
+    )
+
+
+def quiet_optuna() -> Any:
+    """Optuna, imported when it is needed, without its log."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import optuna
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _around(rate: float) -> Real:
+    return Real(rate / FACTOR, rate * FACTOR, log=True)
+
+
+def _draw(each: Real | Whole, dice: random.Random) -> float | int:
+    if isinstance(each, Whole):
+        return dice.randint(each.low, each.high)
+    value = exp(dice.uniform(log(each.low), log(each.high))) if each.log else dice.uniform(each.low, each.high)
+    return _rounded(value)
+
+
+def _rounded(value: float | int) -> float | int:
+    """Four digits: enough for any hyper-parameter, and what tables can show."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")
+
+
+def as_key(setting: Setting) -> tuple[tuple[str, Any], ...]:
+    """The setting as a value that can be compared and hashed."""
+    return tuple(sorted(json.loads(json.dumps(setting)).items()))

@@ -1,0 +1,92 @@
+"""What `nearfield lint` does: find the configurations, name the sins of each comparison, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from nearfield import data
+from nearfield.analysis.lint.catalogue import Sin
+from nearfield.analysis.lint.rules import lint as lint_bench
+from nearfield.analysis.lint.rules import lint_choice, lint_runs
+from nearfield.bench.database import FILE
+from nearfield.bench.read_results import ELSEWHERE, open_results
+from nearfield.config import BenchConfig, RunConfig, build_config, load_config, read_toml
+from nearfield.data import Dataset
+from nearfield.errors import InputError
+from nearfield.training.run_folder import RunFolder
+
+Found = tuple[str, Sin]  # where it was read, what it is
+
+
+def lint(arguments: argparse.Namespace) -> int:
+    """Name the sins of benches, and of the runs given together; 1 if there are any."""
+    found, runs = [], []
+    for path in arguments.paths:
+        bench, more = _read(path)
+        runs += more
+        if bench is not None:
+            found += [(str(path), sin) for sin in lint_bench(bench, _dataset(bench.run.data.name))]
+        found += list(_choices(path))
+    if runs:
+        names = {run.data.name for run in runs}
+        dataset = _dataset(*names) if len(names) == 1 else None
+        found += [(f"{len(runs)} runs", sin) for sin in lint_runs(runs, dataset)]
+    _print(found, arguments.json)
+    return 1 if found else 0
+
+
+def _read(path: Path) -> tuple[BenchConfig | None, list[RunConfig]]:
+    """The bench of a TOML file or of a bench's folder, or the runs of a file or a folder."""
+    if path.is_dir():
+        if any((path / name).is_file() for name in (FILE, ELSEWHERE)):
+            return build_config(BenchConfig, open_results(path).config), []
+        runs = [load_config(RunConfig, each) for each in sorted(path.rglob("config.toml"))]
+        if not runs:
+            raise InputError(f"{path} holds neither {FILE} of a bench nor config.toml of a run; check the path.")
+        return None, runs
+    values = read_toml(path)
+    if values and values.keys() <= RunConfig.model_fields.keys():
+        return None, [build_config(RunConfig, values)]
+    return build_config(BenchConfig, values), []
+
+
+def _choices(path: Path) -> Iterator[Found]:
+    """Finished runs below a folder whose step was not chosen by validation."""
+    for result in sorted(path.rglob("result.json")) if path.is_dir() else ():
+        run = RunFolder(result.parent)
+        config = load_config(RunConfig, run.path / "config.toml")
+        yield from ((str(run.path), sin) for sin in lint_choice(config, run.result or {}, run.records()))
+
+
+def _dataset(name: str) -> Dataset | None:
+    """The dataset, or None, said so, if it is not here: a configuration can be read anywhere."""
+    try:
+        return data.load(name)
+    except InputError as error:
+        print(f"nearfield: linting without the data: {error}", file=sys.stderr)
+        return None
+
+
+def _print(found: list[Found], as_json: bool) -> None:
+    console = Console(highlight=False, markup=False)
+    if as_json:
+        rows = [
+            {"in": where, "sin": s.code, "where": s.where, "found": s.found, "bias": s.bias, "remedy": s.remedy}
+            for where, s in found
+        ]
+        console.print_json(json.dumps(rows))
+        return
+    if not found:
+        console.print("No classical sin found.")
+        return
+    table = Table("sin", "where", "found", "why it biases", "remedy", show_lines=True)
+    for place, sin in found:
+        table.add_row(sin.code, f"{sin.where}\n{place}", sin.found, sin.bias, sin.remedy)
+    (console if console.is_terminal else Console(highlight=False, markup=False, width=160)).print(table)

@@ -1,0 +1,122 @@
+"""Where a dataset comes from: `load` finds it by name or path, `add` gives a path a name, `verify` looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearfield.data import official, user_datasets
+from nearfield.data.builtin import digits, glyphs, omniglot
+from nearfield.data.dataset import Dataset
+from nearfield.data.pictures import Pictures, examine
+from nearfield.data.progress import bar
+from nearfield.data.readers import arrays, folder, hub, table
+from nearfield.errors import InputError, nearest
+
+BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits.load, "glyphs": glyphs.load}
+
+
+def names() -> list[str]:
+    """The names that `load` knows here, sorted: built in, added, and Omniglot if NEARFIELD_DATA holds it."""
+    found = {*BUILT_IN, *user_datasets.names()}
+    return sorted(found | {"omniglot"} if omniglot.find() else found)
+
+
+def load(name: str, size: int | None = None, resize: str | None = None, colour: bool | None = None) -> Dataset:
+    """The dataset called `name`, or the one at the path `name`.
+
+    A path is a folder of class folders, a table (.csv, .parquet), arrays (.npz, .npy), or a folder of Hugging Face
+    datasets. `size`, `resize` (square, short or crop) and `colour` say how pictures are to look: RGB at 256 x 256, but
+    a folder given by its path is read into memory in grey at 32 x 32, unless one of the three is given.
+    """
+    wanted: dict[str, Any] = {"size": size, "resize": resize, "colour": colour}
+    given = {key: value for key, value in wanted.items() if value is not None}
+    if is_path(name):
+        dataset = from_path(Path(name), lazy=bool(given))
+    elif name == "omniglot" and (path := user_datasets.source(name) or omniglot.find()) is not None:
+        dataset = omniglot.load(path, given.pop("size", omniglot.SIDE))
+    elif name in user_datasets.names():
+        dataset = user_datasets.load(name, from_path)
+    elif name in BUILT_IN:
+        dataset = BUILT_IN[name]()
+    elif name not in official.KINDS and Path(name).is_dir():
+        dataset = from_path(Path(name), lazy=bool(given))
+    else:
+        raise InputError(_unknown(name))
+    if isinstance(dataset.images, Pictures):
+        return replace(dataset, images=dataset.images.at(**given))
+    if given:
+        raise InputError(f"{', '.join(given)} cannot be chosen for {name}: its images are arrays already.")
+    return dataset
+
+
+def from_path(path: Path, lazy: bool = True) -> Dataset:
+    """The dataset in a folder or file; class folders are decoded at once, small and grey, unless `lazy`."""
+    if path.suffix in table.SUFFIXES:
+        return table.load(path)
+    if path.suffix in arrays.SUFFIXES:
+        return arrays.load(path)
+    if hub.is_one(path):
+        return hub.load(path)
+    return folder.load(path) if lazy else folder.load_small(path)
+
+
+def add(name: str, path: Path, kind: official.Kind | None = None, quick: bool = False) -> Dataset:
+    """Read and check the data at `path` and remember them as `name`; nothing is remembered if anything is wrong.
+
+    The name of an official dataset, or `kind`, asks for exactly that. `quick` trusts that all pictures can be decoded.
+    """
+    if name in BUILT_IN or is_path(name):
+        raise InputError(f"a dataset cannot be added as {name!r}; choose another name.")
+    kind = kind or official.KINDS.get(name)
+    if kind is not None:
+        dataset = official.read(name, path, kind, quick)
+    elif name == "omniglot":
+        dataset = omniglot.load(path)
+    else:
+        dataset = from_path(path)
+        problems = _alone(dataset) + ([] if quick else verify(dataset))
+        if problems:
+            more = f"\n  and {len(problems) - 20:,} more" if len(problems) > 20 else ""
+            raise InputError(f"{path} cannot be added:\n  " + "\n  ".join(problems[:20]) + more)
+    user_datasets.add(name, dataset, path)
+    return load(name)
+
+
+def verify(dataset: Dataset) -> list[str]:
+    """Look at every picture again: is it there, is it what was added, can it be decoded? Whatever is wrong, listed."""
+    if not isinstance(dataset.images, Pictures):
+        return []  # arrays are compared with their fingerprint when they are read
+    with bar(f"Decoding {dataset.name}") as progress:
+        return examine(dataset.images.files, dataset.images.digests, progress)[1]
+
+
+def is_path(name: str) -> bool:
+    """Whether `name` can only be meant as a path; a folder in the current one may also go by its bare name."""
+    return "/" in name or "\\" in name or Path(name).suffix in (*table.SUFFIXES, *arrays.SUFFIXES)
+
+
+def _unknown(name: str) -> str:
+    if name in official.KINDS:
+        kind = official.KINDS[name]
+        return (
+            f"{name} has not been added yet: get {', '.join([*kind.archives, *kind.beside])} from {kind.address} "
+            f"and run `nearfield data add {name} PATH`."
+        )
+    if name == "omniglot":
+        return f"omniglot is not here: let NEARFIELD_DATA name the folder of {omniglot.FILE}, or add the file."
+    known = [*names(), *official.KINDS, "omniglot"]
+    return f"dataset {name!r} is unknown; {nearest(name, known)}"
+
+
+def _alone(dataset: Dataset) -> list[str]:
+    """The classes of one image: nothing can be found for it, and nothing learned from it."""
+    counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
+    return [
+        f"class {dataset.class_names[label]!r} has a single image; every class needs two"
+        for label in np.flatnonzero(counts == 1)
+    ]

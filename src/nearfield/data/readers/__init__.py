@@ -1,0 +1,1 @@
+"""Anybody's own data: arrays, tables, folders, datasets saved by other libraries."""

@@ -1,0 +1,93 @@
+"""Datasets that the user has added by name: one file each in the cache, so that loading them reads no list again.
+
+Pictures are remembered with their paths and the hash of each; anything else with the file to read and its fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nearfield.data.dataset import Dataset, cache_dir
+from nearfield.data.pictures import Paths, Pictures
+from nearfield.errors import InputError, RunError
+from nearfield.files import atomic_write
+
+VERSION = 1  # of the file's layout
+ARRAYS = ("labels", "class_category", "train_classes", "test_classes", "is_test", "is_query", "is_gallery")
+
+
+def names() -> list[str]:
+    """The names added so far, sorted."""
+    return sorted(path.stem for path in _folder().glob("*.npz") if not path.name.startswith("."))
+
+
+def add(name: str, dataset: Dataset, source: Path) -> None:
+    """Remember `dataset` as `name`, in place of what had that name before."""
+    if not re.fullmatch(r"[\w-][\w.-]*", name):
+        raise InputError(f"a dataset's name must be letters, digits, '-', '_' and '.'; got {name!r}.")
+    facts: dict[str, Any] = {"version": VERSION, "source": str(source.resolve()), "fingerprint": dataset.fingerprint}
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    if isinstance(dataset.images, Pictures) and isinstance(dataset.images.files, Paths):
+        files = dataset.images.files
+        facts |= {"root": str(files.root), "paths": files.paths, "description": dataset.description}
+        facts |= {"class_names": dataset.class_names, "category_names": dataset.category_names}
+        arrays = {key: getattr(dataset, key) for key in ARRAYS if getattr(dataset, key) is not None}
+        arrays |= {f"list {key}": rows for key, rows in dataset.test_lists.items()}
+        arrays["digests"] = dataset.images.digests
+    text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
+    with atomic_write(_folder() / f"{name}.npz") as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, facts=text, **arrays)  # type: ignore[arg-type]  # numpy's stubs
+
+
+def source(name: str) -> Path | None:
+    """Where the dataset called `name` was added from, if it was."""
+    return Path(_read(name)[0]["source"]) if name in names() else None
+
+
+def load(name: str, reread: Callable[[Path], Dataset]) -> Dataset:
+    """The dataset added as `name`; `reread` loads one that is not pictures from the file it came from."""
+    facts, arrays = _read(name)
+    if "paths" not in facts:
+        dataset = reread(Path(facts["source"]))
+        if dataset.fingerprint != facts["fingerprint"]:
+            raise InputError(f"{facts['source']} has changed since it was added as {name}; add it again.")
+        return replace(dataset, name=name)
+    root = Path(facts["root"])
+    if not root.is_dir():
+        raise InputError(f"the pictures of {name} are no longer in {root}; put them back, or add {name} again.")
+    return Dataset(
+        name=name,
+        images=Pictures(Paths(root, tuple(facts["paths"])), arrays.pop("digests")),
+        class_names=tuple(facts["class_names"]),
+        category_names=tuple(facts["category_names"]),
+        fingerprint=facts["fingerprint"],
+        description=facts["description"],
+        test_lists={key.removeprefix("list "): arrays.pop(key) for key in list(arrays) if key.startswith("list ")},
+        **arrays,
+    )
+
+
+def _read(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    path = _folder() / f"{name}.npz"
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        facts: dict[str, Any] = json.loads(arrays.pop("facts").tobytes())
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(f"what is known of {name} in {path} cannot be read: {error}. Add it again.") from error
+    if facts["version"] != VERSION:
+        raise RunError(f"{name} was added by another version of Nearfield; add it again.")
+    return facts, arrays
+
+
+def _folder() -> Path:
+    return cache_dir() / "datasets"

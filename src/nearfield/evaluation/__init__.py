@@ -1,1 +1,0 @@
-"""How good embeddings are: exact ranks by counting, and what is scored from them; `nearfield.metrics` is the way in."""

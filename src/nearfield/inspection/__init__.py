@@ -1,0 +1,1 @@
+"""Pair weights made visible, gradients certified."""

@@ -1,0 +1,289 @@
+"""Retrieval metrics of embeddings: exact, streamed, independent of the order of rows.
+
+Axes: Q queries, N gallery items, D dimensions.
+
+A query's *matches* are the gallery items with its label. Without a gallery the other queries are the gallery, and a
+query is left out of its own ranking by index. R is the number of a query's matches.
+    recall@K     a match among the first K (hit rate)     r_precision  share of matches among the first R
+    precision@1  the same as recall@1                     map@r        (1/R) sum over k <= R of rel(k) P(k)
+    map          the same over all k                      mrr          1 / place of the first match
+Tied items come in random order and scores are expected values, unless `ties` puts matches first or last (`ties.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, overload
+
+import torch
+from torch import Tensor
+from typing_extensions import TypedDict, Unpack
+
+from nearfield.errors import InputError
+from nearfield.metrics import sharded, verification
+from nearfield.metrics.checks import (
+    Array,
+    Distance,
+    embedding_matrix,
+    label_array,
+    label_codes,
+    same_length,
+    same_width,
+)
+from nearfield.metrics.clustering import KMeans, clustering_scores
+from nearfield.metrics.formulas import Ties
+from nearfield.metrics.neighbours import nearest_neighbours
+from nearfield.metrics.ranking.vectors import Vectors, vector_sets
+from nearfield.metrics.scores import (
+    CLUSTERING,
+    DIAGNOSTICS,
+    METRICS,
+    VERIFICATION,
+    PerQuery,
+    Settings,
+    grouped_scores,
+    mean_scores,
+    query_scores,
+)
+
+__all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]
+
+Gallery = Array | Mapping[str, Array] | None
+
+
+class Options(TypedDict, total=False):
+    """The less common arguments of `retrieval_metrics`, explained there."""
+
+    denominator: Literal["matched", "all"]
+    protocol: Literal["loo", "gallery1"]
+    repeats: int
+    seed: int
+    categories: Array | None
+    kmeans: KMeans
+    fmr: Sequence[float]
+    max_memory_mb: float
+    distributed: bool
+
+
+@overload
+def retrieval_metrics(
+    embeddings: Array,
+    labels: Array,
+    ks: Sequence[int] = ...,
+    gallery: Gallery = ...,
+    gallery_labels: Gallery = ...,
+    metrics: Sequence[str] = ...,
+    distance: Distance = ...,
+    ties: Ties = ...,
+    per_query: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> dict[str, float]: ...
+
+
+@overload
+def retrieval_metrics(
+    embeddings: Array,
+    labels: Array,
+    ks: Sequence[int] = ...,
+    gallery: Gallery = ...,
+    gallery_labels: Gallery = ...,
+    metrics: Sequence[str] = ...,
+    distance: Distance = ...,
+    ties: Ties = ...,
+    *,
+    per_query: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[dict[str, float], PerQuery]: ...
+
+
+def retrieval_metrics(
+    embeddings: Array,
+    labels: Array,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    gallery: Gallery = None,
+    gallery_labels: Gallery = None,
+    metrics: Sequence[str] = ("recall", "r_precision", "map_at_r", "nmi"),
+    distance: Distance = "cosine",
+    ties: Ties = "expected",
+    per_query: bool = False,
+    **options: Unpack[Options],
+) -> dict[str, float] | tuple[dict[str, float], PerQuery]:
+    """Metrics as a flat dict of floats: `recall@K`, `precision@1`, `r_precision`, `map@r`, `nmi` and others asked for.
+
+    embeddings, labels   (Q, D) and (Q,); tensors, arrays or lists; labels are integers or strings, of any size
+    ks                   the K of recall@K, any number of them at no cost
+    gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
+                         `name/recall@1` for each and the mean over galleries under the plain name
+    metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
+                         roc_auc, fnmr (all pairs); distance_ratio, effective_rank, uniformity (on the queries);
+                         counts (`queries`, `queries_without_match`)
+    distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0)
+    ties                 expected, optimistic or pessimistic
+    per_query            also return the scores of every query
+    denominator          matched: means are over queries that have a match; all: the others count as 0
+    protocol             loo: as above; gallery1 (VehicleID): one random item per class is the gallery, the others are
+                         probes; the mean over `repeats` draws from `seed`
+    categories           one value per query: adds `recall@1/category` and so on
+    kmeans               seed, restarts, iterations and averaging of the clustering
+    fmr                  false match rates at which fnmr (false non-match rate) is given
+    max_memory_mb        working memory beyond the embeddings
+    distributed          what is given is this rank's shard; every rank scores its own queries against the shards of all
+                         and returns the result for all, the same as in one process
+    """
+    settings = Settings(tuple(ks), tuple(metrics), distance, ties, **options)
+    if (gallery is None) != (gallery_labels is None):
+        raise InputError("gallery and gallery_labels must be given together; found only one of them.")
+    if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):
+        raise InputError('protocol="gallery1" draws its own gallery in one process: leave out gallery and distributed.')
+    if isinstance(gallery, Mapping):
+        result, found = _several_galleries(embeddings, labels, gallery, gallery_labels, settings)
+    else:
+        sets = _sets(embeddings, labels, gallery, gallery_labels, settings)
+        result, found = _gallery_scores(sets, settings)
+        result |= _query_set_scores(sets, settings)
+    if settings.wants("counts"):
+        result |= {"queries": float(len(found.relevant)), "queries_without_match": float((found.relevant == 0).sum())}
+    rounded = {name: score.float() for name, score in found.scores.items()}
+    return (result, PerQuery(rounded, found.relevant)) if per_query else result
+
+
+@dataclass(frozen=True)
+class Sets:
+    """All queries and all gallery items, of all ranks."""
+
+    queries: Vectors
+    codes: Tensor  # (Q,) int64 labels 0..C-1
+    gallery: Vectors  # the queries themselves when no gallery was given
+    gallery_codes: Tensor  # (N,)
+    mine: slice  # the queries that this process scores
+    categories: Array | None
+
+    @property
+    def one_set(self) -> bool:
+        return self.queries is self.gallery
+
+
+def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Gallery, settings: Settings) -> Sets:
+    """Check the arguments and, in a distributed run, bring the shards together."""
+    data = embedding_matrix(embeddings, "embeddings", settings.distance)
+    names = label_array(labels, "labels")
+    same_length(data, names, "embeddings", "labels")
+    items = names_of_items = None
+    if gallery is not None:
+        items = embedding_matrix(cast(Array, gallery), "gallery", settings.distance)
+        names_of_items = label_array(cast(Array, gallery_labels), "gallery_labels")
+        same_length(items, names_of_items, "gallery", "gallery_labels")
+        same_width(data, items)
+    categories, mine = settings.categories, slice(0, len(data))
+    if settings.distributed:
+        sharded.require_group()
+        data, start = sharded.gather_rows(data)
+        mine = slice(start, start + len(names))
+        names = sharded.gather_array(names)
+        categories = None if categories is None else sharded.gather_array(label_array(categories, "categories"))
+        if items is not None and names_of_items is not None:
+            items, names_of_items = sharded.gather_rows(items)[0], sharded.gather_array(names_of_items)
+    codes, item_codes = label_codes(names, names_of_items, data.device)
+    queries, ranked = vector_sets(data, items, settings.distance)
+    return Sets(queries, codes, ranked, codes if item_codes is None else item_codes, mine, categories)
+
+
+def _gallery_scores(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+    """What depends on the gallery: retrieval and verification; scores per query are float64."""
+    if settings.protocol == "gallery1":
+        result, found = _one_per_class(sets, settings)
+    else:
+        found = _ranked(sets, settings)
+        result = mean_scores(found, settings)
+    if sets.categories is not None:
+        result |= grouped_scores(found, sets.categories)
+    if settings.wants(*VERIFICATION):
+        self_index = torch.arange(len(sets.codes), device=sets.codes.device) if sets.one_set else None
+        task = settings.task(sets.queries, sets.gallery, sets.codes, sets.gallery_codes, self_index)
+        result |= _on_first_rank(lambda: verification.verification(task, settings.metrics, settings.fmr), settings)
+    return result, found
+
+
+def _ranked(sets: Sets, settings: Settings) -> PerQuery:
+    """Scores of all queries; in a distributed run each rank scores its own and all are brought together."""
+    rows = torch.arange(len(sets.codes), device=sets.codes.device)[sets.mine]
+    queries = sets.queries.part(rows) if settings.distributed else sets.queries
+    self_index = rows if sets.one_set else None
+    task = settings.task(queries, sets.gallery, sets.codes[rows], sets.gallery_codes, self_index)
+    found = query_scores(task, settings)
+    if not settings.distributed:
+        return found
+    scores = {name: sharded.gather_rows(score)[0] for name, score in found.scores.items()}
+    return PerQuery(scores, sharded.gather_rows(found.relevant)[0])
+
+
+def _one_per_class(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+    """VehicleID's protocol: one random item per class is the gallery, the others are probes; the mean of all draws."""
+    count, device = len(sets.codes), sets.codes.device
+    generator = torch.Generator().manual_seed(settings.seed)
+    means, scores = [], []
+    probed = torch.zeros(count, dtype=torch.int64, device=device)
+    for _ in range(settings.repeats):
+        shuffled = torch.randperm(count, generator=generator).to(device)
+        order = shuffled[torch.argsort(sets.codes[shuffled], stable=True)]
+        first = torch.cat([order.new_ones(1, dtype=torch.bool), sets.codes[order].diff() != 0])
+        shown, probes = order[first], order[~first].sort().values
+        if not len(probes):
+            raise InputError("labels must hold a class of two items for gallery1; every class has a single item.")
+        parts = [(sets.queries.part(index), sets.codes[index]) for index in (probes, shown)]
+        found = query_scores(settings.task(parts[0][0], parts[1][0], parts[0][1], parts[1][1], None), settings)
+        means.append(mean_scores(found, settings))
+        probed[probes] = 1
+        nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=device)
+        scores.append({name: nothing.index_copy(0, probes, score) for name, score in found.scores.items()})
+    together = {name: torch.stack([draw[name] for draw in scores]).nanmean(0) for name in scores[0]}
+    return _mean_dict(means), PerQuery(together, probed)
+
+
+def _several_galleries(
+    embeddings: Array, labels: Array, gallery: Mapping[str, Array], gallery_labels: Gallery, settings: Settings
+) -> tuple[dict[str, float], PerQuery]:
+    """Scores against each gallery under its name, and their means over galleries."""
+    if not isinstance(gallery_labels, Mapping) or gallery.keys() != gallery_labels.keys() or not gallery:
+        raise InputError("gallery_labels must be a dict with the same names as gallery, at least one.")
+    results, found = {}, {}
+    for name, items in gallery.items():
+        sets = _sets(embeddings, labels, items, gallery_labels[name], settings)
+        results[name], found[name] = _gallery_scores(sets, settings)
+    result = _mean_dict(list(results.values())) | _query_set_scores(sets, settings)
+    result |= {f"{name}/{key}": value for name, part in results.items() for key, value in part.items()}
+    keys = next(iter(found.values())).scores
+    scores = {key: torch.stack([part.scores[key] for part in found.values()]).nanmean(0) for key in keys}
+    scores |= {f"{name}/{key}": score for name, part in found.items() for key, score in part.scores.items()}
+    relevant = torch.stack([part.relevant for part in found.values()]).sum(0)
+    return result, PerQuery(scores, relevant)
+
+
+def _query_set_scores(sets: Sets, settings: Settings) -> dict[str, float]:
+    """What depends on the queries alone: clustering and diagnostics."""
+
+    def compute() -> dict[str, float]:
+        result: dict[str, float] = {}
+        if settings.wants(*CLUSTERING):
+            result |= clustering_scores(sets.queries, sets.codes, settings.metrics, settings.kmeans)
+        if settings.wants("distance_ratio"):
+            result["distance_ratio"] = verification.distance_ratio(sets.queries, sets.codes)
+        if settings.wants("effective_rank"):
+            result["effective_rank"] = verification.effective_rank(sets.queries)
+        if settings.wants("uniformity"):
+            result["uniformity"] = verification.uniformity(sets.queries)
+        return result
+
+    return _on_first_rank(compute, settings) if settings.wants(*CLUSTERING, *DIAGNOSTICS) else {}
+
+
+def _on_first_rank(compute: Callable[[], dict[str, float]], settings: Settings) -> dict[str, float]:
+    """Compute here, or in a distributed run on rank 0 for all."""
+    if not settings.distributed:
+        return compute()
+    return sharded.from_first(compute() if sharded.is_first() else {})
+
+
+def _mean_dict(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}

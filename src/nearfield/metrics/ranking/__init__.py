@@ -1,0 +1,1 @@
+"""Exact places of matches, by counting in streamed tiles."""

@@ -1,0 +1,173 @@
+"""Counting, for every match of every query, the other items that score higher and those that tie.
+
+Axes: n queries along one side of a tile, w items along the other, M matches, K deep matches per query, k pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearfield.metrics.ranking.matches import Task
+from nearfield.metrics.ranking.scan import CROWD, sort_ascending, where
+from nearfield.metrics.ranking.vectors import pair_scores
+
+BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
+COLUMN = (1 << BITS) - 1
+SPARE = (1 << 29) - 1  # bits of a float64 that a widened float32 leaves zero
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How near two scores must be to tie, and how near for float32 not to tell (`margin`)."""
+
+    tie: float
+    margin: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """Queries along one side of a tile, with the matches to be counted; `entry` points into the counters."""
+
+    items: Tensor  # (n,) index of each item in its vectors
+    labels: Tensor  # (n,)
+    floor: Tensor  # (n,) float32: only scores above it matter to the shallow matches
+    row: Tensor  # (M,) place on this side of each shallow match's query, ascending
+    score: Tensor  # (M,) float64
+    entry: Tensor  # (M,)
+    deep: Tensor  # (K, n) float64 scores of the deep matches, +inf where a query has fewer
+    deep_entry: Tensor  # (K, n), -1 where a query has fewer
+
+    def block(self, start: int, stop: int) -> Side:
+        """Queries start..stop."""
+        ends = torch.tensor([start, stop], device=self.row.device)
+        first, last = torch.searchsorted(self.row, ends).tolist()
+        span, part = slice(start, stop), slice(first, last)
+        deep = self.deep[:, span]
+        depth = int((deep < torch.inf).sum(0).max()) if deep.numel() else 0
+        return Side(
+            self.items[span], self.labels[span], self.floor[span],
+            self.row[part] - start, self.score[part], self.entry[part],
+            deep[:depth], self.deep_entry[:depth, span],
+        )  # fmt: skip
+
+    def cuts(self, margin: float) -> Tensor:
+        """The float32 scores above which an entry is surely, and possibly, above each deep match; (K, 2, n)."""
+        return torch.stack([self.deep + margin, self.deep - margin], 1).float()
+
+
+class Counter:
+    """The counts over all tiles seen so far."""
+
+    def __init__(self, task: Task, widths: Widths, matches: int) -> None:
+        self.task, self.widths = task, widths
+        self.higher, self.equal = torch.zeros(2, matches, dtype=torch.int64, device=task.labels.device)  # (M,) each
+        self.room = max(1, task.memory // 512)  # pairs worked on at once
+
+    def add_pairs(self, side: Side, other: Side, r: Tensor, c: Tensor, value: Tensor) -> None:
+        """Count the pairs of query r and item c of the other side for the shallow matches."""
+        keep = where(value > side.floor[r])
+        r = r[keep]
+        key = sort_ascending(_key(r, value[keep]) | c[keep])  # (k,) by query, then score
+        if not len(key):
+            return
+        margin = self.widths.margin
+        top = torch.searchsorted(key, _key(side.row, (side.score + margin).float()) | COLUMN, right=True)
+        low = _key(side.row, (side.score - margin).float())
+        near = where(key[(top - 1).clamp(min=0)] >= low)
+        bottom = top.clone()
+        bottom[near] = torch.searchsorted(key, low[near]).minimum(top[near])
+        end = torch.bincount(r, minlength=len(side.items)).cumsum(0)[side.row]
+        self._add(side, other, side.entry, side.row, side.score, bottom, top, end, key & COLUMN)
+
+    def add_deep(self, side: Side, counts: Tensor) -> None:
+        """Add the numbers of entries above the `cuts` of each deep match, (K, 2, n)."""
+        known = where(side.deep_entry >= 0)
+        entry = side.deep_entry.flatten()[known]
+        self.higher.index_add_(0, entry, counts[:, 0].flatten()[known])
+        if self.task.queries.exact:
+            self.equal.index_add_(0, entry, (counts[:, 1] - counts[:, 0]).flatten()[known])
+
+    def add_near(self, side: Side, other: Side, near: Tensor) -> None:
+        """Settle the entries between the two cuts of a deep match: its level, its query and the item, (3, u)."""
+        for level, r, c in (part.unbind() for part in near.split(self.room, dim=1)):
+            self._settle(side, other, side.deep_entry[level, r], r, c, side.deep[level, r])
+
+    def add_sorted(self, side: Side, other: Side, tile: Tensor) -> None:
+        """Count a tile (n, w) for many deep matches per query, by sorting its rows."""
+        width = tile.shape[1]
+        for start, part in self._parts(side, width):
+            key = _with_columns(tile[start : start + len(part.items)])  # (n, w) float64
+            score = part.deep.T.contiguous()  # (n, K)
+            known = where(part.deep_entry.T >= 0)
+            row = known // len(part.deep)
+            top = torch.searchsorted(key, score + self.widths.margin, right=True).flatten()[known] + row * width
+            bottom = torch.searchsorted(key, score - self.widths.margin).flatten()[known] + row * width
+            if not self.task.queries.exact and int((top - bottom).sum()) * CROWD > key.numel():
+                self.add_exact(part, other)
+                continue
+            entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE)
+            self._add(part, other, entry, row, score.flatten()[known], bottom, top, (row + 1) * width, column)
+
+    def add_exact(self, side: Side, other: Side) -> None:
+        """Count all pairs of two sides for the deep matches in float64, where float32 can order too few of them."""
+        right = self.task.gallery.right(other.items)  # (w, E)
+        for _, part in self._parts(side, len(right)):
+            product = self.task.queries.left(part.items) @ right.T  # (n, w)
+            product.masked_fill_(part.labels[:, None] == other.labels, -torch.inf)
+            key, score = sort_ascending(product), part.deep.T.contiguous()
+            higher = len(right) - torch.searchsorted(key, score + self.widths.tie, right=True)  # (n, K)
+            reach = len(right) - torch.searchsorted(key, score - self.widths.tie)
+            self.add_deep(part, torch.stack([higher.T, reach.T], 1))
+            known = where(part.deep_entry >= 0)
+            self.equal.index_add_(0, part.deep_entry.flatten()[known], (reach - higher).T.flatten()[known])
+
+    def _parts(self, side: Side, width: int) -> Iterator[tuple[int, Side]]:
+        """Where the queries with deep matches begin, a few at a time, so that their rows of float64 fit in memory."""
+        step = max(1, self.task.memory // (64 * width))
+        for start in range(0, len(side.items), step):
+            part = side.block(start, start + step)
+            if len(part.deep):
+                yield start, part
+
+    def _add(
+        self, side: Side, other: Side, entry: Tensor, row: Tensor, score: Tensor,
+        bottom: Tensor, top: Tensor, end: Tensor, column: Tensor,
+    ) -> None:  # fmt: skip
+        """Count sorted pairs: bottom..top of them are too near to each match's score to tell, top..end are above it."""
+        self.higher.index_add_(0, entry, end - top)
+        doubt = top - bottom
+        if self.task.queries.exact:
+            self.equal.index_add_(0, entry, doubt)
+            return
+        unsure = where(doubt > 0)
+        chunk = doubt[unsure].cumsum(0).div(self.room, rounding_mode="floor")
+        for part in unsure.split(torch.unique_consecutive(chunk, return_counts=True)[1].tolist()):
+            match = torch.repeat_interleave(part, doubt[part])  # (k,)
+            before = torch.repeat_interleave(doubt[part].cumsum(0) - doubt[part], doubt[part])
+            pair = bottom[match] + torch.arange(len(match), device=match.device) - before
+            self._settle(side, other, entry[match], row[match], column[pair], score[match])
+
+    def _settle(self, side: Side, other: Side, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
+        """Decide in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""
+        if len(r):
+            gap = pair_scores(self.task.queries, self.task.gallery, side.items[r], other.items[c]) - score
+            self.higher.index_add_(0, entry, (gap > self.widths.tie).long())
+            self.equal.index_add_(0, entry, (gap.abs() <= self.widths.tie).long())
+
+
+def _key(row: Tensor, value: Tensor) -> Tensor:
+    """Row and float32 score as one integer in the same order, the lowest bits left free for the column."""
+    bits = value.view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() + (1 << 31)
+    return (row << BITS + 32) | (ordered << BITS)
+
+
+def _with_columns(tile: Tensor) -> Tensor:
+    """Rows of float32 scores sorted as float64, the column of each in the bits that widening left zero."""
+    key = tile.double()
+    key.view(torch.int64).bitwise_or_(torch.arange(tile.shape[1], device=tile.device))
+    return sort_ascending(key)

@@ -1,0 +1,111 @@
+"""Pair weights of the losses of a bench: curves over similarity, and the weights over one real batch.
+
+Axes: B items of the batch, T points of a curve.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearfield.bench.results import BenchResults, MethodResult
+from nearfield.data.dataset import Integers
+from nearfield.errors import NearfieldError
+from nearfield.report.cache import Arrays, Cache, digest
+from nearfield.report.packing import pack
+
+CLASSES, PER_CLASS = 8, 6
+POINTS = 49
+NEIGHBOURHOODS = ("far", "middle", "near")
+TRIALS = 20  # random neighbourhoods in which the dependence is measured
+PREFIX = "method.params."
+
+
+def choose_batch(labels: Integers, seed: int = 0) -> Integers:
+    """Items of one batch, `PER_CLASS` of each of `CLASSES` classes, by class; fewer where there are not so many."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    classes, counts = np.unique(labels, return_counts=True)
+    usable = classes[counts >= 2]
+    drawn = np.sort(rng.choice(usable, min(CLASSES, len(usable)), replace=False))
+    own = [rng.permutation(np.flatnonzero(labels == each))[:PER_CLASS] for each in drawn]
+    return np.concatenate(own) if own else np.zeros(0, dtype=np.int64)
+
+
+def pair_weight_section(
+    results: BenchResults, embeddings: NDArray[Any], labels: Integers, cache: Cache
+) -> list[dict[str, Any]]:
+    """What the page draws of each pair loss; `embeddings` (B, D) and `labels` (B,) are the batch."""
+    found = []
+    for number, method in enumerate(results.methods):
+        loss = _loss(method)
+        if loss is None:
+            continue
+        settings = json.dumps(_settings(method), sort_keys=True, default=str)
+        key = digest(embeddings, labels, f"{method.name} {settings} {POINTS} {TRIALS}")
+        arrays = cache.get("weights", key, lambda loss=loss, m=method: _measure(loss, m, embeddings, labels))  # type: ignore[misc]
+        found.append({"method": number, **_facts(method), **_drawing(arrays)})
+    return found
+
+
+def _settings(method: MethodResult) -> dict[str, Any]:
+    """The parameters of the loss in its chosen setting."""
+    return {key.removeprefix(PREFIX): value for key, value in method.params.items() if key.startswith(PREFIX)}
+
+
+def _loss(method: MethodResult) -> Any | None:
+    """The method's loss if it is one over the pairs of a batch, as `nearfield weights` draws it."""
+    from nearfield import losses
+    from nearfield.inspection.pair_weighting import TABLE_PARAMS
+    from nearfield.pairs import PairLoss
+
+    try:
+        known = losses.method(method.name)
+        if not issubclass(known.build, PairLoss) or "dim" in known.parameters:
+            return None
+        return losses.create(method.name, **{**TABLE_PARAMS.get(method.name, {}), **_settings(method)}).eval()
+    except NearfieldError:  # not registered here, or with parameters of another version
+        return None
+
+
+def _measure(loss: Any, method: MethodResult, embeddings: NDArray[Any], labels: Integers) -> Arrays:
+    import torch
+
+    from nearfield.inspection.pair_weighting import BY_CLUSTER, similarity_types, weight_curves
+    from nearfield.pairs import pair_weights
+
+    batch = torch.from_numpy(embeddings.astype(np.float64))
+    arrays = {"batch": pair_weights(loss, batch, torch.from_numpy(labels)).numpy(), "types": np.array("")}
+    if method.name not in BY_CLUSTER:
+        for kind, curves in weight_curves(loss, POINTS).items():
+            arrays["similarity"] = curves[0][1].numpy()
+            arrays[kind] = torch.stack([w for _, _, w in curves]).numpy()  # (3, T)
+        arrays["types"] = np.array(similarity_types(loss, trials=TRIALS))
+    return arrays
+
+
+def _facts(method: MethodResult) -> dict[str, Any]:
+    from nearfield import losses
+    from nearfield.inspection.pair_weighting import DISAGREEMENTS
+
+    settings = {key: str(value) for key, value in _settings(method).items()}
+    return {
+        "settings": settings,
+        "paper": losses.method(method.name).similarities,
+        "note": DISAGREEMENTS.get(method.name, ""),
+    }
+
+
+def _drawing(arrays: Arrays) -> dict[str, Any]:
+    """Curves as numbers of three figures, the batch as shares of its largest weight in 1/127."""
+    top = float(np.abs(arrays["batch"]).max()) or 1.0
+    curves = {
+        kind: [[float(f"{w:.3g}") for w in curve] for curve in arrays[kind].tolist()]
+        for kind in ("negative", "positive")
+        if kind in arrays
+    }
+    similarity = [round(s, 4) for s in arrays["similarity"].tolist()] if "similarity" in arrays else []
+    heat = pack(np.round(arrays["batch"] / top * 127).astype(np.int8))
+    return {"measured": str(arrays["types"]), "similarity": similarity, "curves": curves, "heat": heat, "top": top}

@@ -1,0 +1,72 @@
+"""What a bench found in a few words: title, figures, finding, and what to know before believing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearfield.analysis.leaderboard import Board, percent
+from nearfield.analysis.leaderboard import title as metric_title
+from nearfield.bench.results import BenchResults
+
+
+def title(results: BenchResults) -> str:
+    """How many methods, on what."""
+    count = sum(bool(method.seeds) for method in results.methods)
+    name = str(results.data.get("name", "unknown data"))
+    return f"{count} method{'s' * (count != 1)} on {Path(name).name or name}"
+
+
+def facts(results: BenchResults) -> list[tuple[str, str]]:
+    """What was compared, in a few figures."""
+    data, seeds = results.data, sorted({len(m.seeds) for m in results.methods if m.seeds})
+    trials = sorted({len(method.trials) for method in results.methods})
+    unseen = "" if results.protocol.get("test") == "closed" else " unseen in training"
+    protocol = str(results.protocol.get("name", "unknown"))
+    folds = int(results.protocol.get("folds", 1))
+    found = [
+        ("Test", f"{data.get('test_images', 0):,} images of {data.get('test_classes', 0):,} classes{unseen}"),
+        ("Training", f"{data.get('train_images', 0):,} images of {data.get('train_classes', 0):,} classes"),
+        ("Protocol", f"{protocol}, {folds} folds" if folds > 1 else protocol),
+        ("Seeds", " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))),
+    ]
+    if trials[-1]:
+        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials a method"))
+    return found
+
+
+def finding(found: Board) -> list[str]:
+    """What the leaderboard says: the best, those like it, and what needs no training."""
+    first = found.standings[0]
+    lines = [
+        f"{first.label} has the highest mean {metric_title(found.metric)}, {percent(first.scores[found.metric])} %."
+    ]
+    others = [label for label in found.like_best if label != found.best]
+    if found.verdicts is None and len(found.standings) > 1:
+        lines.append("No two methods share two finished seeds, so no difference between methods is shown.")
+    elif others and len(others) + 1 == len(found.compared):
+        lines.append("No other method is shown to be worse.")
+    elif others:
+        lines.append(f"{len(others)} other{'s' * (len(others) != 1)} cannot be told from it: {', '.join(others)}.")
+    elif found.verdicts is not None:
+        lines.append("It is better than every other, beyond the noise of seeds.")
+    floor = max(found.floors.items(), key=lambda each: each[1].get(found.metric, 0.0), default=None)
+    if floor and found.metric in floor[1]:
+        below = sum(one.scores[found.metric].mean <= floor[1][found.metric] for one in found.standings)
+        beaten = f"{below} of {len(found.standings)} methods do not exceed it" if below else "every method exceeds it"
+        lines.append(f"What needs no training reaches {100 * floor[1][found.metric]:.2f} % ({floor[0]}); {beaten}.")
+    return lines
+
+
+def notices(results: BenchResults) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    found = []
+    if any(fold.val_classes == 1 for method in results.methods for seed in method.seeds for fold in seed.folds):
+        found.append(
+            "There is a single validation class, so that every validation neighbour is right and the step was not "
+            "really chosen. Use data with more training classes, or hold out more of them."
+        )
+    if results.missing:
+        found.append(
+            f"{len(results.missing)} tasks are not finished, and not counted; they are listed under Provenance."
+        )
+    return found

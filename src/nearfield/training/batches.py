@@ -1,0 +1,129 @@
+"""What a run sees of its data: class-disjoint parts, batches of images to fit, rows of images to score.
+
+Axes: N images, B images of a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearfield.config import DataConfig
+from nearfield.data import Dataset, decoded, load, pixels, split_fingerprint
+from nearfield.data.augment import augmentation, images_for
+from nearfield.data.dataset import Integers
+from nearfield.data.loader import Cropped, loader
+from nearfield.data.splits import held_out
+from nearfield.models.embed_images import Rows
+from nearfield.samplers import BatchSampler
+
+
+def open_data(config: DataConfig) -> Dataset:
+    """The dataset that the configuration names; pictures that are to be cropped come in colour and full size."""
+    return load(config.name) if config.augment is None else load(config.name, colour=True)
+
+
+class Parts(NamedTuple):
+    """The data of a run: classes to fit, classes to choose the step by, classes to report."""
+
+    fit: Tensor  # indices of images
+    val: Tensor
+    test: Tensor
+    fit_classes: int
+    val_classes: int
+    fingerprint: str
+
+
+def split(dataset: Dataset, config: DataConfig) -> Parts:
+    """Images to fit, to choose by and to report, the same for every method and seed."""
+    fit, val = held_out(dataset, config)
+    fit_classes, val_classes = (np.unique(dataset.labels[rows]) for rows in (fit, val))
+    digest = split_fingerprint(fit_classes, val_classes, dataset.test_classes)
+    if dataset.is_test is not None:  # a closed set, where classes say nothing: images do
+        digest = split_fingerprint(fit, val, dataset.test_rows())
+    a, b, c = (torch.from_numpy(part) for part in (fit, val, dataset.test_rows()))
+    return Parts(a, b, c, len(fit_classes), len(val_classes), digest)
+
+
+class Batch(NamedTuple):
+    """Some images to fit."""
+
+    images: Tensor  # (B, ...)
+    labels: Tensor  # (B,) classes renumbered from 0, as proxies want them
+    after: dict[str, Any]  # the sampler's state behind this batch: where a resumed run goes on
+
+
+class Supply:
+    """Batches and rows of one dataset, prepared as the configuration says."""
+
+    def __init__(self, dataset: Dataset, config: DataConfig) -> None:
+        self.parts = split(dataset, config)
+        self.labels = torch.from_numpy(dataset.labels)
+        self.fit_labels = torch.unique(self.labels[self.parts.fit], return_inverse=True)[1]
+        self.categories = torch.from_numpy(dataset.class_category)[self.labels[self.parts.fit]]
+        self.workers = config.workers
+        self._augmentation = None if config.augment is None else augmentation(config.augment)
+        if self._augmentation is None:
+            self._images = torch.from_numpy(pixels(dataset))
+        else:
+            self._for_fit, self._for_test = (
+                decoded(images_for(dataset, self._augmentation, train)) for train in (True, False)
+            )
+
+    @cached_property
+    def features(self) -> Tensor | None:
+        """Features (N, F) of the images to fit, if the data are features: what a head may start from."""
+        plain = self._augmentation is None and self._images.ndim == 2
+        return self._images[self.parts.fit] if plain else None
+
+    def batches(self, sampler: BatchSampler, first: int, seed: int) -> Iterator[Batch]:
+        """Batches without end, from where the sampler stands; crops depend on the seed and a batch's number."""
+        asked: deque[tuple[list[int], dict[str, Any]]] = deque()  # workers fetch ahead of what is used
+
+        def rows() -> Iterator[Integers]:
+            while True:
+                for batch in sampler:
+                    asked.append((batch, sampler.state_dict()))
+                    yield self.parts.fit.numpy()[batch]
+
+        for images in self._cropped(rows(), first, seed):
+            batch, after = asked.popleft()
+            yield Batch(images, self.fit_labels[batch], after)
+
+    def _cropped(self, batches: Iterator[Integers], first: int, seed: int) -> Iterator[Tensor]:
+        if self._augmentation is None:
+            return (self._images[torch.from_numpy(rows)] for rows in batches)
+        given = {"train": True, "seed": seed, "first": first, "workers": self.workers}
+        return loader(self._for_fit, batches, self._augmentation, **given)  # type: ignore[arg-type]
+
+    def rows(self, part: Tensor) -> Rows:
+        """The images of a part as they are scored: whole, or their centre."""
+        if self._augmentation is None:
+            return self._images[part]
+        return _Centres(Cropped(self._for_test.images, self._augmentation, train=False, seed=0), part.numpy())
+
+
+@lru_cache(maxsize=8)
+def supply_of(dataset: Dataset, config: DataConfig) -> Supply:
+    """The supply of a run; a process that makes many runs on the same parts prepares them once."""
+    return Supply(dataset, config)
+
+
+class _Centres:
+    """Rows that are cropped when they are sliced."""
+
+    def __init__(self, images: Cropped, part: Integers) -> None:
+        self.images, self.part = images, part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, rows: slice) -> Any:
+        part = self.part[rows]
+        return self.images[0, part.tolist()] if len(part) else np.empty((0, 3, 1, 1), np.uint8)

@@ -1,0 +1,172 @@
+"""Training by several processes, each with its share of the batch, as if one had it all.
+
+Losses compare items with each other, so the loss of a batch is no mean of the losses of its shares: every rank gathers
+all embeddings, computes the loss of the whole batch, and sends back through its network the gradient of its own rows.
+
+    with process_group() as here:                            # started by torchrun; without it, the only process
+        broadcast(model), broadcast(loss)
+        value = of_all_ranks(loss)(model(images), labels)    # this rank's share of them, see `ShardedSampler`
+        value.backward()
+        sum_gradients(model.parameters(), besides=loss.parameters())
+        optimizer.step()                                     # the same step on every rank
+
+No factor is left to the caller. The value is that of the whole batch, on every rank; `backward` through `gather` takes
+the mean of the ranks' gradients, which are alike, so that each rank has dL/d(own rows); a network's gradient is the sum
+over rows, hence the sum over ranks. Parameters of the loss see all rows on every rank: theirs is complete already.
+Each rank draws its own dropout masks, if seeded by rank, and live batch norm uses the statistics of its share.
+
+Axes: n rows of this rank, N rows of all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nearfield.errors import InputError
+from nearfield.metrics.sharded import gather_rows
+
+NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets beside WORLD_SIZE
+
+
+class Place(NamedTuple):
+    """Which of the processes this one is."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+
+
+@contextmanager
+def process_group() -> Iterator[Place]:
+    """Join the processes that torchrun started, by nccl if each has a GPU of its own and by gloo if not; then leave.
+
+    All leave together, so that none takes the connection from another; one that fails leaves at once.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        yield Place(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        return
+    missing = [name for name in NEEDED if name not in os.environ]
+    if missing:
+        raise InputError(f"WORLD_SIZE is set but not {', '.join(missing)}; start with torchrun, or unset it.")
+    local = int(os.environ["LOCAL_RANK"])
+    if dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)):
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        dist.init_process_group("gloo")
+    try:
+        yield Place(dist.get_rank(), dist.get_world_size(), device)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def is_distributed() -> bool:
+    """Whether this process works together with others."""
+    return dist.is_available() and dist.is_initialized()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        whole, begin = gather_rows(x)
+        ctx.own = slice(begin, begin + len(x))
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        total = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total[ctx.own] / dist.get_world_size()
+
+
+def gather(x: Tensor) -> Tensor:
+    """The rows (n, ...) of all ranks in rank order, (N, ...); ranks may have different numbers of them.
+
+    Differentiable: the gradient is that of the mean of what the ranks compute, so every rank must go backward.
+    """
+    return _Gather.apply(x) if is_distributed() else x  # type: ignore[no-untyped-call]
+
+
+def gathered(rows: Tensor) -> Tensor:
+    """The rows of all ranks in rank order, (N, ...), without a gradient: labels, embeddings to be scored."""
+    return gather_rows(rows)[0] if is_distributed() else rows
+
+
+def share_of(rows: int, place: Place) -> slice:
+    """This rank's share of so many rows; in rank order the shares are all of them."""
+    first, last = (rows * rank // place.world_size for rank in (place.rank, place.rank + 1))
+    return slice(first, last)
+
+
+def first_rank(value: Any) -> Any:
+    """What rank 0 has, on every rank."""
+    if not is_distributed():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether any rank says so, on every rank."""
+    if not is_distributed():
+        return flag
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    said = torch.tensor(int(flag), device=device)
+    dist.all_reduce(said, dist.ReduceOp.MAX)
+    return bool(said)
+
+
+def of_all_ranks(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The `loss` of the whole batch as a function of this rank's embeddings (n, D) and labels (n,)."""
+    return lambda x, labels: loss(gather(x), gathered(labels.to(x.device)))
+
+
+@torch.no_grad()
+def sum_gradients(parameters: Iterable[nn.Parameter], besides: Iterable[nn.Parameter] = ()) -> None:
+    """Add up over all ranks the gradients of `parameters`, without those `besides`: the loss's, complete everywhere.
+
+    A parameter without a gradient on some ranks counts as 0 there; one without any on all ranks stays without.
+    """
+    left_out = {id(p) for p in besides}
+    mine = [p for p in parameters if p.requires_grad and id(p) not in left_out]
+    if not is_distributed() or not mine:
+        return
+    if any(p.grad is not None and p.grad.layout != torch.strided for p in mine):
+        raise InputError("parameters must have dense gradients to be summed; make their layers with sparse=False.")
+    used = torch.tensor([p.grad is not None for p in mine], dtype=torch.int32, device=mine[0].device)
+    dist.all_reduce(used, dist.ReduceOp.MAX)
+    learning = [p for p, any_rank in zip(mine, used.tolist(), strict=True) if any_rank]
+    for _, group in groupby(sorted(learning, key=_kind), key=_kind):  # one message for all of a type
+        alike = list(group)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in alike]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        for p, grad, part in zip(alike, grads, flat.split([p.numel() for p in alike]), strict=True):
+            p.grad = grad.copy_(part.view_as(grad))
+
+
+def _kind(parameter: nn.Parameter) -> str:
+    return f"{parameter.dtype} {parameter.device}"
+
+
+@torch.no_grad()
+def broadcast(module: nn.Module) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    if not is_distributed():
+        return
+    for tensor in chain(module.parameters(), module.buffers()):
+        whole = tensor.contiguous()
+        dist.broadcast(whole, 0)
+        tensor.copy_(whole)
