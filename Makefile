@@ -39,8 +39,8 @@ check: lint types test  ## formatting, lint, types and tests
 format: $(VENV)/installed-dev  ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-lint: $(VENV)/installed-dev  ## formatting and lint, without changing anything
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
+lint: $(VENV)/installed-dev  ## formatting, lint and import contracts, without changing anything
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo
 
 types: $(VENV)/installed-dev  ## strict type checking of the package
 	@$(BIN)/mypy
