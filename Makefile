@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow speed docs clean
+.PHONY: help bench test check format lint types slow fuzz speed docs clean
 
 help:  ## say what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ types: $(VENV)/installed-dev  ## strict type checking of the package
 
 slow: $(VENV)/installed-dev  ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+fuzz: $(VENV)/installed-dev  ## hostile input for losses, constructors, metrics, commands; kills; minutes
+	@$(BIN)/python tests/fuzz.py
 
 speed: $(VENV)/installed-dev  ## time and memory beside pytorch-metric-learning and the bare matrix product
 	@$(BIN)/python -m benchmarks.speed
