@@ -260,8 +260,8 @@ def _arguments(seed: int) -> str | None:
 WORDS = (
     "", " ", "-", "--", "0", "-1", "1e9", "nan", "x" * 300, "../x", "[/]", "a=b", "=", "steps=", "steps=x", "steps=0",
     "a.b.c=1", "é", "💥", "%s", "{0}", "method.name=tripletz", "method.params.margin=nan", "optimizer.lr=inf",
-    "data.name=nowhere", "digits", "glyphs\x01", "steps=5\n[model]\ndim=3", "seed=1979-05-27", "sampler.batch_size=true",
-    "model.dim=99999999999999999999",
+    "data.name=nowhere", "digits", "glyphs\x01", "steps=5\n[model]\ndim=3", "seed=1979-05-27",
+    "sampler.batch_size=true", "model.dim=99999999999999999999",
 )  # fmt: skip
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", "--set"), ("bench", "--dry-run", "--set"), ("bench", "--dry-run", "--methods"),
