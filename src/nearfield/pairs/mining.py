@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import InputError, nearest
-from nearfield.pairs import Block, Miner, exp_, is_real, log_mask
+from nearfield.pairs.contract import Block, Miner, exp_, is_real, log_mask
 
 
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:

@@ -1,0 +1,157 @@
+"""Blocks: some queries against all references, shown to the loss; its derivatives become pair weights W = dL/dS.
+
+Columns are the references in label order, and one more, the padding column N, a zero vector: indices that stand for no
+pair point at it, and its weights are 0.
+
+Axes: M queries, N references, B queries of a block, P most positives of a query in the block, D dims.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearfield.pairs.layout import Layout, to_tensor, unusable
+from nearfield.pairs.measures import BLOCK_ENTRIES, MEASURES, MIN_VARIANCE, squared_distances
+
+if TYPE_CHECKING:
+    from nearfield.pairs.contract import Block, PairLoss
+
+MIN_BLOCK_ROWS = 16  # fewer rows starve the matrix product
+
+
+class BlockIndex(NamedTuple):
+    """Which columns of a block are positives of its queries, and which are not negatives."""
+
+    pos_index: Tensor  # (B, P) columns of the positives; padding points at column N
+    own_index: Tensor  # (B, P + 2) columns that are not negatives: the positives, the query itself, column N
+    padding: Tensor | None  # (B, P) where `pos_index` is padding, if any is
+    unusable: Tensor | None  # (B,) queries that lack what the loss needs, if any does
+    num_pos: Tensor  # (B,)
+    num_neg: Tensor  # (B,)
+    labels: Tensor  # (B,)
+    rows: Tensor  # (B,)
+    order: Tensor  # (B,)
+    present: Tensor  # ()
+
+
+class BlockResult(NamedTuple):
+    """One weighed block: sums and weights, before division by the divisor."""
+
+    value: Tensor  # ()
+    terms: Tensor | int  # () what the block adds to the divisor, which is at least 1
+    weights: Tensor  # (B, N + 1) dL/dS
+    norm_grad: Tensor  # (B, 1) 2 dL/d|q|^2, for measures that are squared distances
+    params: tuple[Tensor, ...]
+
+
+def sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, BlockIndex]]:
+    """For each block of rows: its slice, u (B, N + 1) as its measure needs it, the queries' |q|^2 (B, 1), `BlockIndex`.
+
+    |q|^2 is empty for measures that are not squared distances.
+    """
+    squared = MEASURES[loss.measure].squared
+    blocks = max(1, round(len(q) * len(r) / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
+    step = loss.block_rows or max(MIN_BLOCK_ROWS, math.ceil(len(q) / blocks))
+    column_sq = r.square().sum(1) if squared else None  # (N + 1,)
+    for begin in range(0, len(q), step):
+        at = slice(begin, min(begin + step, len(q)))
+        if column_sq is None:
+            yield at, q[at] @ r.T, q.new_empty(0), _index(loss, layout, at, q)
+            continue
+        row_sq = q[at].square().sum(1, keepdim=True)
+        u = squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
+        yield at, u, row_sq.clamp_(min=MIN_VARIANCE * q.shape[1]), _index(loss, layout, at, q)
+
+
+def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
+    start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
+    padding_column, longest, order = len(layout.columns), int((stop - start).max()), np.arange(at.start, at.stop)
+    own_index = start + np.arange(longest + 1)
+    pos_index = own_index[:, :longest]
+    if layout.own:  # step over the query itself
+        pos_index = pos_index[:, :-1] + (pos_index[:, :-1] >= order[:, None])
+    padding = pos_index >= stop
+    num_pos, num_neg = layout.num_pos[at], layout.num_neg[at]
+    lacking = unusable(loss, num_pos, num_neg)
+    return BlockIndex(
+        to_tensor(np.where(padding, padding_column, pos_index), like),
+        to_tensor(np.where(own_index >= stop, padding_column, own_index), like),
+        to_tensor(padding, like) if padding.any() else None,
+        to_tensor(lacking, like) if lacking.any() else None,
+        to_tensor(num_pos, like).to(like.dtype),
+        to_tensor(num_neg, like).to(like.dtype),
+        to_tensor(layout.labels[at], like),
+        to_tensor(layout.rows[at], like),
+        to_tensor(order, like),
+        like.new_tensor(np.count_nonzero(layout.num_pos)),
+    )
+
+
+def show(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex, survey: Tensor) -> Block:
+    """The block as the loss sees it; `u` is overwritten."""
+    measure = MEASURES[loss.measure]
+    x = measure.forward(u, row_sq)
+    pos = x.gather(1, index.pos_index)
+    if index.padding is not None:
+        pos.masked_fill_(index.padding, -measure.far)
+    neg = x.scatter_(1, index.own_index, measure.far)
+    block = loss.block_type(
+        pos,
+        neg,
+        index.num_pos,
+        index.num_neg,
+        index.labels,
+        index.rows,
+        index.order,
+        index.pos_index,
+        index.present,
+        survey,
+        dim,
+        loss.turn,
+        measure.far,
+        loss.measure,
+    )
+    return block if loss.miner is None else loss.miner(block)
+
+
+def weigh(loss: PairLoss, block: Block, row_sq: Tensor, index: BlockIndex) -> BlockResult:
+    """Weigh one block and turn the derivatives with respect to the measure into those with respect to S."""
+    measure = MEASURES[loss.measure]
+    value, pos, neg, terms, params = loss.weigh(block)
+    pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
+    lacking = index.unusable
+    if loss.miner is not None and loss.needs != "nothing":  # the miner may have removed what it needs
+        lacking = unusable(loss, block.num_pos, block.num_neg)  # (B,)
+    if lacking is not None:
+        pos[lacking] = 0.0
+        neg[lacking] = 0.0
+        value = value.masked_fill(lacking, 0.0)
+    norm_grad = row_sq
+    if measure.squared:
+        clamped = row_sq <= MIN_VARIANCE * block.dim
+        norm_grad = measure.to_norm(pos, block.pos, clamped) + measure.to_norm(neg, block.neg, clamped)
+    weights = neg.scatter_(1, index.own_index, 0.0).scatter_(1, index.pos_index, pos)
+    if index.padding is not None:
+        weights[:, -1] = 0.0
+    return BlockResult(value.sum(), _divisor(loss, value, terms, lacking), weights, norm_grad, params)
+
+
+def _divisor(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Tensor | None) -> Tensor | int:
+    """What the rows of a block (B,) add to the divisor of the sum of their values."""
+    if loss.reduction in ("sum", "batch"):
+        return len(value) if loss.reduction == "batch" else 0
+    counts = torch.ones_like(value) if terms is None or loss.reduction == "usable" else terms
+    return (counts if lacking is None else counts.masked_fill(lacking, 0.0)).sum()
+
+
+def show_and_weigh(
+    loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex, survey: Tensor
+) -> BlockResult:
+    """Both steps together: what `compile=True` compiles."""
+    return weigh(loss, show(loss, dim, u, row_sq, index, survey), row_sq, index)

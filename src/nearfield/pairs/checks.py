@@ -1,0 +1,87 @@
+"""Checks of what a loss is called with. Every error names the argument, the rule, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nearfield.errors import InputError
+
+if TYPE_CHECKING:
+    from nearfield.pairs.contract import Held, PairLoss
+
+
+def check_input(
+    loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+) -> Held | None:
+    """The vectors that belong to the loss, if it has any; InputError if it cannot be called with this input."""
+    name = type(loss).__name__
+    check_vectors("embeddings", queries, loss.check_finite)
+    labels = check_labels("labels", labels, queries)
+    if loss.measure == "snr" and queries.shape[1] < 2:
+        raise InputError(f"embeddings must have at least 2 dims: {name} compares variances over them; got 1.")
+    held = loss.held(labels)
+    if held is not None:
+        if references is not None:
+            raise InputError(f"{name} compares with its own proxies; call it without references.")
+        if held.vectors.shape[1] != queries.shape[1]:
+            raise InputError(f"embeddings must have the proxies' {held.vectors.shape[1]} dims; got {queries.shape[1]}.")
+        return held
+    if references is None:
+        if reference_labels is not None:
+            raise InputError("reference_labels were given without references; give both or neither.")
+        if len(queries) < 2:
+            raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
+        return None
+    if loss.own_batch:
+        raise InputError(f"{name} compares a batch with itself; call it without references.")
+    if reference_labels is None:
+        raise InputError("references were given without reference_labels; give one label for each reference.")
+    check_vectors("references", references, loss.check_finite)
+    if references.shape[1] != queries.shape[1]:
+        raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
+    check_labels("reference_labels", reference_labels, references)
+    return None
+
+
+def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
+    """Raise InputError unless `x` is a floating-point (rows, dims) matrix with at least one of each."""
+    if not isinstance(x, Tensor) or x.ndim != 2 or 0 in x.shape:
+        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"{name} must be a tensor of shape (rows, dims), neither of them 0; got {found}.")
+    if not x.is_floating_point():
+        raise InputError(f"{name} must be floating point; got {x.dtype}. Convert with .float().")
+    if finite and not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).any(1).sum())
+        raise InputError(
+            f"{name} must be finite; {bad} of {len(x)} rows contain NaN or infinity. Check the learning rate."
+        )
+
+
+def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
+    """`labels` on the device of `x`, or InputError unless they are one integer below 2^31 for each row of `x`."""
+    if (
+        not isinstance(labels, Tensor)
+        or labels.is_floating_point()
+        or labels.is_complex()
+        or labels.dtype == torch.bool
+    ):
+        found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(f"{name} must be a tensor of integers; got {found}. Convert with .long().")
+    if labels.shape != (len(x),):
+        raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
+    labels = labels.to(x.device, torch.int64)
+    low, high = labels.aminmax()
+    if (size := max(-int(low), int(high))) >= 2**31:
+        raise InputError(f"{name} must be below 2^31 in size; got {size}. Renumber them from 0.")
+    return labels
+
+
+def check_classes(labels: Tensor, num_classes: int) -> None:
+    """Raise InputError unless all `labels` are classes of a loss for `num_classes`."""
+    low, high = map(int, labels.aminmax())
+    if low < 0 or high >= num_classes:
+        bad = low if low < 0 else high
+        raise InputError(f"labels must be from 0 to num_classes - 1 = {num_classes - 1}; got {bad}.")

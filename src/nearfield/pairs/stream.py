@@ -1,0 +1,186 @@
+"""The stream: value and gradient in one sweep over the blocks (two for losses that survey), and all pair weights.
+
+Value and gradients are computed together, since the weights of a block exist only while it is being weighed: nothing of
+size M x N exists. Autograd sees one operation, from the vectors given to the loss to its value.
+
+Axes: M queries, N references, D dims.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from nearfield.errors import NearfieldError
+from nearfield.pairs.blocks import BlockResult, show, show_and_weigh, sweep, weigh
+from nearfield.pairs.layout import Compared, Layout, arrange, prepare, prepare_backward, to_tensor
+from nearfield.pairs.measures import MEASURES
+
+if TYPE_CHECKING:
+    from nearfield.pairs.contract import PairLoss
+
+
+def stream(loss: PairLoss, compared: Compared) -> Tensor:
+    """The value of a loss, without its penalty, as one differentiable operation; a 0-dim tensor."""
+    inputs = (compared.queries, compared.references, *loss.pair_parameters())
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    plan = Plan(loss, compared.layout, compared.pairing is not None, needs_grad)
+    return cast(Tensor, _Stream.apply(plan, *inputs)[0])  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _compiled(kind: str) -> Callable[..., BlockResult]:
+    """`show_and_weigh` compiled for one class of losses: a copy of it, as torch keeps compiled variants by code."""
+    copy = types.FunctionType(show_and_weigh.__code__.replace(), show_and_weigh.__globals__, f"show_and_weigh_{kind}")
+    return torch.compile(copy, dynamic=True)
+
+
+def _results(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, BlockResult]]:
+    survey = q.new_empty(0)
+    if loss.surveys:
+        parts = []
+        for swept in sweep(loss, layout, q, r):
+            at, u, row_sq, index = swept
+            block = show(loss, q.shape[1], u, row_sq, index, survey)
+            parts.append(loss.survey(block))
+        survey = loss.gather_survey(parts)
+        if len(parts) == 1:  # a single block need not be made again
+            yield at, weigh(loss, replace(block, survey=survey), row_sq, index)
+            return
+    result = _compiled(type(loss).__qualname__) if loss.compiled else show_and_weigh
+    for at, u, row_sq, index in sweep(loss, layout, q, r):
+        yield at, result(loss, q.shape[1], u, row_sq, index, survey)
+
+
+def _with_padding(references: Tensor) -> Tensor:
+    """The references and one zero row, for the padding column."""
+    return torch.cat([references, references.new_zeros(1, references.shape[1])])
+
+
+class Plan(NamedTuple):
+    """What `_Stream` does with the vectors and parameters it is given."""
+
+    loss: PairLoss
+    layout: Layout
+    prepared: bool  # whether the vectors are normalised or centred already
+    needs_grad: bool
+
+
+class _Stream(torch.autograd.Function):
+    """Inputs are the queries, the references or None, and parameters.
+
+    (Torch inspects the signature in every call: a short one is faster.)
+    """
+
+    @staticmethod
+    def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
+        loss, layout, prepared, needs_grad = plan
+        queries, references, *parameters = inputs
+        if loss.training:
+            loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
+        squared = MEASURES[loss.measure].squared
+        with torch.autocast(queries.device.type, enabled=False):
+            by_row, by_column = prepare(loss, layout, prepared, queries, references)
+            q, r = by_row.x, _with_padding((by_row if by_column is None else by_column).x)
+            value, terms, grads = q.new_zeros(()), q.new_zeros(()), [torch.zeros_like(p) for p in parameters]
+            grad_q, grad_r, column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
+            for at, result in _results(loss, layout, q, r):
+                value += result.value
+                terms += result.terms
+                if not needs_grad:
+                    continue
+                torch.mm(result.weights, r, out=grad_q[at])
+                grad_r.addmm_(result.weights.T, q[at])
+                if squared:
+                    grad_q[at] += result.norm_grad * q[at]
+                    column_grad -= result.weights.sum(0)[:, None]
+                for grad, part in zip(grads, result.params, strict=True):
+                    grad += part
+            divisor = terms.clamp_(min=1)
+            value, grads = value / divisor, [grad / divisor for grad in grads]
+            if not needs_grad:
+                return value, None, None, *grads
+            grad_r = (grad_r.addcmul_(column_grad, r) if squared else grad_r)[:-1]
+            if by_column is None or references is None:
+                grad_q = prepare_backward(loss, prepared, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
+                return value, grad_q.to(queries.dtype), None, *grads
+            grad_q = prepare_backward(loss, prepared, grad_q.div_(divisor), by_row, layout.rows)
+            grad_r = prepare_backward(loss, prepared, grad_r.div_(divisor), by_column, layout.columns)
+            return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+        grads = [g for g in output[1:] if g is not None]
+        ctx.mark_non_differentiable(*grads)
+        ctx.set_materialize_grads(False)
+        needed = ctx.needs_input_grad[1:]  # tensors without gradient, such as a memory, may be changed before backward
+        kept = (*inputs[1:], *output[1:])
+        ctx.save_for_backward(*(x if need else None for x, need in zip(kept, needed * 2, strict=True)))
+
+    @staticmethod
+    def backward(ctx: Any, grad_value: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        half = len(ctx.saved_tensors) // 2
+        inputs, grads = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
+        if grad_value is None:
+            return (None,) * (1 + half)
+        scale = _Scale.apply if torch.is_grad_enabled() else _scale  # enabled: a second derivative is asked for
+        pairs = zip(inputs, grads, strict=True)
+        scaled = [None if x is None or g is None else scale(grad_value, g, x) for x, g in pairs]
+        return None, *scaled
+
+
+def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
+    return grad_value * gradient
+
+
+class _Scale(torch.autograd.Function):
+    """grad_value * gradient, with an error for a second derivative: that of the weights was never computed."""
+
+    @staticmethod
+    def forward(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
+        return grad_value * gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NearfieldError(
+            "pair losses are differentiable once: they compute W = dL/dS in closed form and not its derivative. "
+            "For a gradient penalty use a differentiable formula of your own."
+        )
+
+
+def pair_weights(
+    loss: PairLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+) -> Tensor:
+    """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the only full matrix in the engine.
+
+    Rows are the embeddings; columns the references, the proxies of losses that have them, or the embeddings again.
+    """
+    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
+        layout, queries, references, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
+        by_row, by_column = prepare(loss, layout, pairing is not None, queries, references)
+        q, r = by_row.x, (by_row if by_column is None else by_column).x
+        w, terms = q.new_zeros(len(q), len(r)), q.new_zeros(())
+        for at, result in _results(loss, layout, q, _with_padding(r)):
+            w[to_tensor(layout.rows[at, None], w), to_tensor(layout.columns, w)] = result.weights[:, :-1]
+            terms += result.terms
+        w /= terms.clamp(min=1)
+        held = loss.held(labels)
+        if held is not None and held.as_rows:
+            return w.T.contiguous()
+        if pairing is None:
+            return w
+        return loss.unfold(w, pairing, w.new_zeros(len(embeddings), len(embeddings)))
