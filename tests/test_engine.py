@@ -1,4 +1,4 @@
-"""The engine itself: what a loss is shown, what becomes of its answer, memory, precision and draws.
+"""The engine itself: what a loss sees, gradients from its weights, memory, precision and random draws.
 
 Axes: M queries, N references, B queries of a block, P positives, D dims, K draws.
 """
@@ -32,7 +32,7 @@ def make(name: str, **options: Any) -> nn.Module:
 
 
 class Spy:
-    """A miner that keeps every pair and remembers the blocks."""
+    """A miner that keeps every pair and records the blocks."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -48,7 +48,7 @@ def blocks_of(name: str, *batch: Tensor, **options: Any) -> list[Block]:
     return spy.blocks
 
 
-# -------------------------------------------------------------------------------------------- a loss of a caller's own
+# ------------------------------------------------------------------------------------------------ a loss by a caller
 
 
 class Probe(PairLoss):
@@ -130,7 +130,7 @@ def test_penalties_and_parameters_add_up() -> None:
     torch.testing.assert_close(grad, expected)
 
 
-# ----------------------------------------------------------------------------------------------- what a block shows
+# ------------------------------------------------------------------------------------------------ what a loss sees
 
 
 @pytest.mark.parametrize("block_rows", [None, 5])
@@ -202,7 +202,7 @@ def test_gradients_against_references_are_w_times_them(name: str) -> None:
     torch.testing.assert_close(grads, (weights @ refs.detach(), weights.T @ x.detach()), rtol=1e-10, atol=1e-12)
 
 
-def test_pair_weights_do_not_advance_or_touch_anything() -> None:
+def test_pair_weights_have_no_side_effects() -> None:
     loss = losses.create("margin", num_classes=10)
     x, labels = ZOO["random"]
     x = x.clone().requires_grad_()
@@ -229,7 +229,7 @@ def test_pair_weights_are_exact_under_autocast_and_for_narrow_embeddings() -> No
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation gave back."""
+    """Records the size of the largest tensor that any operation returned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ def test_nothing_of_size_n_by_n_exists(name: str) -> None:
     assert x.grad is not None
 
 
-def test_the_meter_of_the_test_above_sees_everything() -> None:
+def test_largest_measures_every_operation() -> None:
     x, labels = torch.randn(64, 8, requires_grad=True), torch.arange(16).repeat(4)
     with Largest() as largest:
         loss = losses.create("nca")
@@ -266,8 +266,8 @@ def test_the_meter_of_the_test_above_sees_everything() -> None:
     assert largest.numel >= 64 * 64  # one block holds all rows
 
 
-def test_many_close_pairs_do_not_pile_up() -> None:
-    """A collapsed batch: every pair is recomputed without cancellation, some at a time."""
+def test_many_close_pairs_are_recomputed_in_parts() -> None:
+    """A collapsed batch: every pair is recomputed without cancellation, a bounded number at a time."""
     x = torch.ones(300, 256) + 1e-4 * torch.randn(300, 256, generator=torch.Generator().manual_seed(0))
     with Largest() as largest:
         value = losses.create("contrastive", form="hinge")(x, torch.arange(100).repeat(3))
@@ -322,7 +322,7 @@ def test_duplicates_are_at_distance_zero_and_have_no_gradient(
 
 
 def test_gradients_of_tiny_distances_are_bounded() -> None:
-    """1 / d is held at 1 / 1e-4."""
+    """1 / d is clamped to 1 / 1e-4."""
     x = torch.tensor([[1.0, 0.0], [1.0, 1e-9], [-1.0, 0.3]], dtype=torch.float64)
     weights = pair_weights(losses.create("contrastive", form="hinge", normalize=False), x, torch.tensor([0, 1, 0]))
     assert 1e3 < weights.abs().max() <= 1e4
@@ -359,7 +359,7 @@ def test_log_sum_exp_of_both_sides(left: list[float], right: list[float], one: b
     torch.testing.assert_close(torch.cat([share_a, share_b], 1), shares)
 
 
-def test_log_sum_exp_has_the_derivative_it_says() -> None:
+def test_shares_of_log_sum_exp_are_its_derivative() -> None:
     v = torch.randn(5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     for one in (False, True):
         value, share = log_sum_exp(v.detach(), one=one)
@@ -411,7 +411,7 @@ def test_uniforms_do_not_depend_on_the_block() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, 2**40, 2**63])
-def test_any_seed_will_do(seed: int) -> None:
+def test_any_integer_is_a_seed(seed: int) -> None:
     u = draw(2000, 4, seed=seed)
     assert 0 <= float(u.min()) < 0.01 < 0.99 < float(u.max()) < 1
     assert abs(float(u.mean()) - 0.5) < 0.02

@@ -26,7 +26,7 @@ ZOO, REFERENCE_ZOO = batches(), reference_batches()
 
 
 class Spy:
-    """A miner that remembers what it was given and what `inner` made of it."""
+    """A miner that records its input and what `inner` returned for it."""
 
     def __init__(self, inner: Miner = lambda block: block) -> None:
         self.inner = inner
@@ -49,7 +49,7 @@ def masks(block: Block, columns: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def mined(miner: Miner, distance: str, *batch: Tensor) -> tuple[Tensor, Tensor]:
-    """What is left of the batch's positives and negatives, (Q, R) each."""
+    """The positives and negatives of the batch that the miner keeps, (Q, R) each."""
     spy = Spy(miner)
     losses.create("triplet", distance=distance, miner=spy)(*batch)
     ((_, block),) = spy.seen
@@ -63,7 +63,7 @@ Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def by_rule(rule: Rule, distance: str, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The same by a loop over rows: `rule` answers for the distances (or negated similarities) of one row."""
+    """The same by a loop over rows: `rule` is given the distances (or negated similarities) of one row."""
     measure = {"euclidean": pairs.d, "sqeuclidean": pairs.d2, "cosine": lambda i, js: -pairs.s[i, js]}[distance]
     found = torch.zeros(2, *pairs.s.shape, dtype=torch.bool)
     for i in pairs.rows:
@@ -178,7 +178,7 @@ def one_block(distance: str = "euclidean") -> Block:
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "cosine"])
-def test_keep_moves_the_others_out_of_reach(distance: str) -> None:
+def test_keep_moves_the_others_infinitely_far_or_near(distance: str) -> None:
     block = one_block(distance)
     generator = torch.Generator().manual_seed(0)
     pos = torch.rand(block.pos.shape, generator=generator) < 0.5
@@ -191,7 +191,7 @@ def test_keep_moves_the_others_out_of_reach(distance: str) -> None:
     assert torch.equal(kept.num_pos.long(), kept.pos_mask.sum(1))
 
 
-def test_keep_leaves_a_side_alone_that_it_is_not_asked_about() -> None:
+def test_keep_does_not_change_a_side_without_a_mask() -> None:
     block = one_block()
     nothing = torch.zeros_like(block.neg, dtype=torch.bool)
     kept = keep(block, neg=nothing)
@@ -243,7 +243,7 @@ def test_distance_weighted_draws_follow_the_seed_and_the_turn_and_not_the_block_
 
 @dataclass
 class Mined(Pairs):
-    """Pairs of which only some are there."""
+    """Pairs of which a miner kept some."""
 
     pos: Tensor = None  # type: ignore[assignment]  # (Q, R)
     neg: Tensor = None  # type: ignore[assignment]
@@ -293,7 +293,7 @@ def check_composition(loss: str, params: dict[str, Any], title: str) -> None:
     value = losses.create(loss, **params, miner=miner)(x1, labels)
     value.backward()
     pairs = Mined(**vars(pairs_of(x2, labels, normalize=NORMALIZE[loss])), pos=pos, neg=neg)
-    mine = {"mine": False} if loss == "multi_similarity" else {}  # the miner given takes the place of its own
+    mine = {"mine": False} if loss == "multi_similarity" else {}  # the given miner replaces its own
     expected = REFERENCE[loss](pairs, **{**params, **mine})
     expected.backward()
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
@@ -322,7 +322,7 @@ def test_semihard_miner_is_facenet_when_there_is_one_positive() -> None:
     torch.testing.assert_close(by_miner, by_loss, rtol=1e-12, atol=1e-14)
 
 
-def test_multi_similarity_mines_by_default_and_a_given_miner_takes_the_place_of_its_own() -> None:
+def test_multi_similarity_mines_by_default_and_a_given_miner_replaces_its_own() -> None:
     x, labels = ZOO["random"]
     own = losses.create("multi_similarity", eps=0.2)
     by_hand = losses.create("multi_similarity", mine=False, miner=MultiSimilarityMiner(0.2))
@@ -342,9 +342,9 @@ def test_a_miner_by_name_is_the_published_one(name: str) -> None:
     assert not torch.equal(by_name(x, labels), losses.create("binomial")(x, labels))
 
 
-@pytest.mark.parametrize(("given", "said"), [("semi_hard", "did you mean 'semihard'"), (3, "must be a function")])
-def test_an_unknown_miner_is_refused_with_what_there_is(given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=f"there is no {given!r}") as found:
+@pytest.mark.parametrize(("given", "said"), [("semi_hard", "did you mean 'semihard'"), (3, "or a function of a block")])
+def test_an_unknown_miner_is_refused_and_the_nearest_named(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=f"unknown miner {given!r}") as found:
         losses.create("binomial", miner=given)
     assert said in str(found.value)
 

@@ -1,7 +1,6 @@
 """Mining: which pairs of a block a loss gets to see. A miner moves the others infinitely far or near.
 
-A miner is any function from `Block` to `Block`; it composes with every pair loss through `miner=`, where those of
-`MINERS` may be given by name.
+A miner is any function from `Block` to `Block`; every pair loss takes one as `miner=`, those of `MINERS` also by name.
 Axes: B queries of a block, P positives, N references, K draws.
 """
 
@@ -22,7 +21,7 @@ from nearfield.pairs.contract import Block, Miner, exp_, is_real, log_mask
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
     """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, or 1, and their counts.
 
-    The logarithm of a mask, 0 or -inf, leaves a measure alone or moves it infinitely far.
+    Adding the logarithm of a mask, 0 or -inf, leaves a measure unchanged or moves it infinitely far.
     """
     away = math.copysign(1.0, block.far)
     kept: dict[str, Any] = {}
@@ -37,9 +36,9 @@ def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> 
 
 @dataclass(frozen=True)
 class MultiSimilarityMiner:
-    """Keep negatives nearer than the farthest positive, positives farther than the nearest negative, give or take eps.
+    """Keep negatives nearer than the farthest positive and positives farther than the nearest negative, within eps.
 
-    Multi-Similarity, Eqs. 11 and 12: S_neg > min S_pos - eps, S_pos < max S_neg + eps. For distances, mirrored.
+    Multi-Similarity, Eqs. 11 and 12: S_neg > min S_pos - eps, S_pos < max S_neg + eps. Reversed for distances.
     """
 
     eps: float = 0.1
@@ -54,7 +53,7 @@ class MultiSimilarityMiner:
 
 @dataclass(frozen=True)
 class HardMiner:
-    """Keep the farthest positive and the nearest negative of each query (the first of equals)."""
+    """Keep the farthest positive and the nearest negative of each query (the first of several equal ones)."""
 
     def __call__(self, block: Block) -> Block:
         nearest = block.neg.argmin(1, keepdim=True) if block.far > 0 else block.neg.argmax(1, keepdim=True)
@@ -85,8 +84,7 @@ class SemiHardMiner:
 class DistanceWeightedMiner:
     """Keep negatives drawn with probability inverse to the density of their distance, one draw for each positive.
 
-    See `draw_by_distance`. What is drawn depends on `seed` and on how often the loss was called in training, not on
-    the block size.
+    See `draw_by_distance`. The draws depend on `seed` and on the number of training calls, not on the block size.
     """
 
     cutoff: float = 0.5
@@ -110,17 +108,17 @@ MINERS: dict[str, Callable[[], Miner]] = {
 
 
 def miner(given: Miner | str) -> Miner:
-    """A function of a block as it is, or the published miner of this name; InputError names the nearest."""
+    """The miner itself if `given` is a function, else the published miner of this name; InputError if unknown."""
     if callable(given):
         return given
     if given not in MINERS:
-        found = nearest(str(given), MINERS)
-        raise InputError(f"miner must be a function of a block or a name; there is no {given!r}; {found}")
+        hint = nearest(str(given), MINERS)
+        raise InputError(f"unknown miner {given!r}: miner must be a name or a function of a block; {hint}")
     return MINERS[given]()
 
 
 def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:
-    """For each positive of each query draw a negative: columns (B, P), and which draws are real (B, P).
+    """For each positive of each query draw a negative: columns (B, P), and which draws are valid (B, P).
 
     On the unit sphere in n dims distances have density q(d) ~ d^(n-2) (1 - d^2/4)^((n-3)/2). P(negative) ~ 1/q(max(d,
     cutoff)) for d < upper, else 0. The log-weights span hundreds of nats, so each row is shifted by its own maximum.
@@ -129,17 +127,17 @@ def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tu
     near = d.clamp(min=rule.cutoff, max=2.0)
     square = near.square()
     log_weight = torch.log((1 - square / 4).clamp_(min=1e-8).mul_(square)).mul_((3 - block.dim) / 2)  # of d / q(d)
-    log_weight += log_mask((rule.upper - d).gt_(0))  # 0 or -inf, also for whatever is infinitely far
+    log_weight += log_mask((rule.upper - d).gt_(0))  # 0 or -inf, also for entries that are infinitely far
     top = log_weight.amax(1, keepdim=True)
     found = top > -math.inf  # (B, 1)
-    heap = exp_(log_weight.sub_(top.masked_fill(~found, 0.0))).div_(near).cumsum(1)  # (B, N + 1)
-    throw = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype) * heap[:, -1:]
-    drawn = torch.searchsorted(heap, throw, right=True).clamp(max=d.shape[1] - 1)
+    cumulative = exp_(log_weight.sub_(top.masked_fill(~found, 0.0))).div_(near).cumsum(1)  # (B, N + 1)
+    u = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype)
+    drawn = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).clamp(max=d.shape[1] - 1)
     return drawn, found & block.pos_mask
 
 
 def uniforms(seed: int, turn: Tensor, rows: Tensor, draws: int) -> Tensor:
-    """Numbers in [0, 1), (B, K), that depend only on seed, turn, row and draw: not on block size or device."""
+    """Random numbers in [0, 1), (B, K), a function of seed, turn, row and draw alone: not of block size or device."""
     count = rows[:, None] * (1 << 20) + torch.arange(draws, device=rows.device)
     state = count + (seed * 0x632BE5AB % (1 << 62) + turn) * 0x1E3779B97F4A7C15 % (1 << 62)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):  # mix the bits (SplitMix64, Steele 2014)
