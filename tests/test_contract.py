@@ -471,9 +471,15 @@ def test_draws_change_in_training_and_stay_in_evaluation(member: str) -> None:
 # ------------------------------------------------------------------------------------------------------- compilation
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_compiled_loss_on_squared_distances() -> None:
+    torch._dynamo.reset()
+    close(run(torch.compile(make("snr"), backend="aot_eager"), *ZOO["random"]), run(make("snr"), *ZOO["random"]), 1e-10)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("member", ["multi_similarity", "margin"])
+@pytest.mark.parametrize("member", ["multi_similarity", "margin", "triplet", "snr"])
 def test_compiled_training_step(member: str) -> None:
     loss, layer = make(member), nn.Linear(D, D).double()
     x, labels = ZOO["random"]

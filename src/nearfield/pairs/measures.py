@@ -63,7 +63,7 @@ def squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, o
     """
     u = torch.addmm(column_sq, q, r.T, alpha=-2).add_(row_sq)
     if own is not None:
-        u[:, own].fill_diagonal_(torch.inf)  # a query and itself: never used, so not to be recomputed
+        u.diagonal(own.start).fill_(torch.inf)  # a query and itself: never used, so not to be recomputed
     (crowded,) = (u.amin(1) < CLOSE * row_sq[:, 0]).nonzero(as_tuple=True)
     if not len(crowded):
         return u.clamp_(min=0)
