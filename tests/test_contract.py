@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from nearfield import losses
 from nearfield.errors import InputError, NearfieldError
 from nearfield.losses.registry import Real, Whole
-from nearfield.pairs import PairLoss
+from nearfield.pairs import PairLoss, pair_weights
+from nearfield.pairs.mining import MINERS
 
 C, D = 10, 8
 ZOO = batches()
@@ -347,6 +348,52 @@ def test_zero_vectors_are_finite(member: str) -> None:
         value, grad = run(make(member), y, labels)
         assert bool(value.isfinite())
         assert bool(grad.isfinite().all())
+
+
+@each
+def test_nan_or_infinity_in_is_nan_out(member: str) -> None:
+    """Whichever row has it; a comparison with NaN is False, so miners and hinges would drop it without a trace."""
+    x, labels = ZOO["unequal"]
+    for row, bad in enumerate([float("nan"), float("inf"), -float("inf")] * (len(x) // 3)):
+        y = x.clone()
+        y[row, row % D] = bad
+        value, grad = run(make(member), y, labels)
+        assert bool(value.isnan()), (row, bad)
+        assert bool(grad.isnan().any()), (row, bad)
+        with torch.no_grad():
+            assert bool(make(member)(y, labels).isnan())
+
+
+@pytest.mark.parametrize("miner", MINERS)
+@pytest.mark.parametrize("member", ["triplet", "lifted_star", "binomial", "fastap", "histogram"])
+def test_nan_in_is_nan_out_of_a_miner(member: str, miner: str) -> None:
+    x, labels = ZOO["random"]
+    x = x.clone()
+    x[17, 3] = float("nan")
+    value, grad = run(make(member, miner=MINERS[miner](), block_rows=5), x, labels)
+    assert bool(value.isnan())
+    assert bool(grad.isnan().all())
+
+
+def test_nan_in_references_proxies_and_pair_weights() -> None:
+    x, labels = ZOO["random"]
+    refs = x.clone()
+    refs[5, 0] = float("nan")
+    value, grad = run(make("multi_similarity"), x, labels, refs, labels)
+    assert bool(value.isnan())
+    assert bool(grad.isnan().all())
+    assert bool(pair_weights(make("multi_similarity"), refs, labels).isnan().all())
+    loss = make("proxy_anchor", miner=MINERS["multi_similarity"]())
+    loss.proxies.data[2, 2] = float("nan")
+    assert bool(loss(x, labels).isnan())
+
+
+@each
+def test_huge_embeddings_are_not_taken_for_infinite(member: str) -> None:
+    """Their sum overflows, they do not."""
+    x, labels = ZOO["random"]
+    loss = make(member, check_finite=True)
+    assert loss(x.abs() * 1e307, labels).dtype == torch.float64  # no InputError
 
 
 # -------------------------------------------------------------------------------------------------------- precision

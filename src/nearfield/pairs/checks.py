@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,11 +54,18 @@ def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
         raise InputError(f"{name} must be a tensor of shape (rows, dims), neither of them 0; got {found}.")
     if not x.is_floating_point():
         raise InputError(f"{name} must be floating point; got {x.dtype}. Convert with .float().")
-    if finite and not bool(x.isfinite().all()):
+    if finite and not is_finite(x):
         bad = int((~x.isfinite()).any(1).sum())
         raise InputError(
             f"{name} must be finite; {bad} of {len(x)} rows contain NaN or infinity. Check the learning rate."
         )
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether no component is NaN or infinite: the sum tells, except where it overflows itself."""
+    x = x.detach()
+    total = float(x.sum(dtype=torch.float32 if x.element_size() < 4 else None))
+    return math.isfinite(total) or bool(x.isfinite().all())
 
 
 def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:

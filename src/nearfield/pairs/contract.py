@@ -187,7 +187,10 @@ class PairLoss(nn.Module):
         references: Tensor | None = None,
         reference_labels: Tensor | None = None,
     ) -> Tensor:
-        """The loss of `queries` (M, D) against `references` (N, D), or against each other; a 0-dim tensor."""
+        """The loss of `queries` (M, D) against `references` (N, D), or against each other; a 0-dim tensor.
+
+        NaN if any vector contains NaN or infinity.
+        """
         compared = arrange(self, queries, labels, references, reference_labels)
         value = stream(self, compared)
         penalty = self.penalty(*compared.raw)

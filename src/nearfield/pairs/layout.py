@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfield.pairs.checks import check_input
+from nearfield.pairs.checks import check_input, is_finite
 
 if TYPE_CHECKING:
     from nearfield.pairs.contract import Pairing, PairLoss
@@ -46,6 +46,7 @@ class Compared(NamedTuple):
     references: Tensor | None  # (N, D); None when the queries are the references
     raw: tuple[Tensor, Tensor]  # the vectors for the loss's `penalty`
     pairing: Pairing | None  # from the loss's `pairing`; if given, the vectors are prepared already
+    finite: bool  # whether no vector contains NaN or infinity
 
 
 def arrange(
@@ -59,12 +60,13 @@ def arrange(
         if held.as_rows:
             queries, labels, references, reference_labels = references, reference_labels, queries, labels
     raw_queries, raw_references = queries, queries if references is None else references
+    finite = is_finite(queries) and (references is None or is_finite(references))
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         rows, columns, _ = pairing
-        at_least_float32 = queries.to(torch.promote_types(queries.dtype, torch.float32))
+        wide = queries.to(compared_dtype(queries))
         raw_queries, raw_references = queries[rows], queries[columns]
-        queries, references = loss.combine(_normalized(loss, at_least_float32)[0], pairing)
+        queries, references = loss.combine(_normalized(loss, wide)[0], pairing)
         labels, reference_labels = labels[rows], labels[columns]
     layout = _layout(labels, reference_labels)
     usable = ~unusable(loss, layout.num_pos, layout.num_neg)
@@ -73,7 +75,7 @@ def arrange(
     found = (len(layout.columns), 0) if each_has_its_proxy else (anchors, anchors - used)
     loss.last = {"anchors": found[0], "unusable_anchors": found[1]}
     raw = raw_queries if used == anchors else raw_queries[to_tensor(layout.rows[usable], queries)]
-    return Compared(layout, queries, references, (raw, raw_references), pairing)
+    return Compared(layout, queries, references, (raw, raw_references), pairing, finite)
 
 
 def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
@@ -115,12 +117,17 @@ class Vectors(NamedTuple):
     norms: Tensor | None  # (N, 1) the norms they were divided by, if they were normalised
 
 
+def compared_dtype(*vectors: Tensor | None) -> torch.dtype:
+    """The widest dtype of the vectors, at least float32."""
+    return functools.reduce(torch.promote_types, [x.dtype for x in vectors if x is not None], torch.float32)
+
+
 def prepare(
     loss: PairLoss, layout: Layout, prepared: bool, queries: Tensor, references: Tensor | None
 ) -> tuple[Vectors, Vectors | None]:
     """Queries and references in label order, normalised or centred unless they are `prepared` already."""
     given = [(queries, layout.rows)] + ([] if references is None else [(references, layout.columns)])
-    wide = functools.reduce(torch.promote_types, [x.dtype for x, _ in given], torch.float32)
+    wide = compared_dtype(queries, references)
     ordered = [_in_order(x.to(wide), order) for x, order in given]
     found = [(x, None) if prepared else _normalized(loss, x) for x in ordered]
     if loss.measure not in ("euclidean", "sqeuclidean"):

@@ -9,6 +9,7 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from nearfield.errors import NearfieldError
 from nearfield.pairs.blocks import BlockResult, show, show_and_weigh, sweep, weigh
-from nearfield.pairs.layout import Compared, Layout, arrange, prepare, prepare_backward, to_tensor
+from nearfield.pairs.layout import Compared, Layout, arrange, compared_dtype, prepare, prepare_backward, to_tensor
 from nearfield.pairs.measures import MEASURES
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def stream(loss: PairLoss, compared: Compared) -> Tensor:
     """The value of a loss, without its penalty, as one differentiable operation; a 0-dim tensor."""
     inputs = (compared.queries, compared.references, *loss.pair_parameters())
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    plan = Plan(loss, compared.layout, compared.pairing is not None, needs_grad)
+    plan = Plan(loss, compared.layout, compared.pairing is not None, compared.finite, needs_grad)
     return cast(Tensor, _Stream.apply(plan, *inputs)[0])  # type: ignore[no-untyped-call]
 
 
@@ -69,6 +70,7 @@ class Plan(NamedTuple):
     loss: PairLoss
     layout: Layout
     prepared: bool  # whether the vectors are normalised or centred already
+    finite: bool  # whether no vector contains NaN or infinity
     needs_grad: bool
 
 
@@ -80,10 +82,12 @@ class _Stream(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
-        loss, layout, prepared, needs_grad = plan
+        loss, layout, prepared, finite, needs_grad = plan
         queries, references, *parameters = inputs
         if loss.training:
             loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
+        if not finite:
+            return _not_finite(needs_grad, *inputs)
         squared = MEASURES[loss.measure].squared
         with torch.autocast(queries.device.type, enabled=False):
             by_row, by_column = prepare(loss, layout, prepared, queries, references)
@@ -135,6 +139,17 @@ class _Stream(torch.autograd.Function):
         return None, *scaled
 
 
+def _not_finite(needs_grad: bool, *inputs: Any) -> tuple[Tensor | None, ...]:
+    """NaN for value and gradients: comparisons with NaN are False, so miners and hinges would drop it without a trace.
+
+    The gradients are NaN too, so that a gradient scaler skips the step.
+    """
+    queries, references, *_ = inputs
+    value = queries.new_full((), math.nan, dtype=compared_dtype(queries, references))
+    grads = [None if x is None else torch.full_like(x, math.nan) for x in inputs]
+    return value, *(grads if needs_grad else (None, None, *grads[2:]))
+
+
 def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
     return grad_value * gradient
 
@@ -170,11 +185,13 @@ def pair_weights(
     Rows are the embeddings; columns the references, the proxies of losses that have them, or the embeddings again.
     """
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        layout, queries, references, _, pairing = arrange(loss, embeddings, labels, references, reference_labels)
+        layout, queries, references, _, pairing, finite = arrange(
+            loss, embeddings, labels, references, reference_labels
+        )
         by_row, by_column = prepare(loss, layout, pairing is not None, queries, references)
         q, r = by_row.x, (by_row if by_column is None else by_column).x
-        w, terms = q.new_zeros(len(q), len(r)), q.new_zeros(())
-        for at, result in _results(loss, layout, q, _with_padding(r)):
+        w, terms = q.new_full((len(q), len(r)), 0.0 if finite else math.nan), q.new_zeros(())
+        for at, result in _results(loss, layout, q, _with_padding(r)) if finite else ():
             w[to_tensor(layout.rows[at, None], w), to_tensor(layout.columns, w)] = result.weights[:, :-1]
             terms += result.terms
         w /= terms.clamp(min=1)
