@@ -582,9 +582,14 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "no dims": (X[:, :0], Y, r"embeddings.*\(6, 0\)"),
     "one row": (X[:1], Y[:1], r"embeddings.*at least 2 rows.*1"),
     "whole numbers": (X.long(), Y, r"embeddings.*floating.*int64"),
+    "8 bits": (X.to(torch.float8_e4m3fn), Y, r"embeddings.*floating.*float8_e4m3fn.*float\(\)"),
+    "sparse": (X.to_sparse(), Y, r"embeddings.*dense.*sparse_coo.*to_dense"),
+    "no data": (X.to("meta"), Y, r"embeddings.*meta device"),
     "a list": ([[1.0, 2.0]], Y, r"embeddings.*tensor.*list"),
     "float labels": (X, Y.float(), r"labels.*integers.*float32.*long"),
     "bool labels": (X, Y > 0, r"labels.*integers.*bool"),
+    "sparse labels": (X, Y.to_sparse(), r"labels.*dense.*sparse_coo"),
+    "labels without data": (X, Y.to("meta"), r"labels.*meta device"),
     "listed labels": (X, [0, 0, 1, 1, 2, 2], r"labels.*tensor.*list"),
     "too few labels": (X, Y[:5], r"labels.*\(6,\).*\(5,\)"),
     "labels in columns": (X, Y[:, None], r"labels.*\(6,\).*\(6, 1\)"),
@@ -634,8 +639,9 @@ def test_wrong_references_are_refused_in_words(title: str) -> None:
 
 @pytest.mark.parametrize("member", [m for m in MEMBERS if m not in PLAIN and m not in NO_REFERENCES])
 def test_references_are_refused_where_they_mean_nothing(member: str) -> None:
-    with pytest.raises(InputError, match="without"):
-        make(member)(X, Y, X, Y)
+    for refs, ref_labels in ((X, Y), (X, None), (None, Y)):
+        with pytest.raises(InputError, match="without"):
+            make(member)(X, Y, refs, ref_labels)
 
 
 @pytest.mark.parametrize("member", PLAIN)

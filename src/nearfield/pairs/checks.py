@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from nearfield.pairs.contract import Held, PairLoss
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def check_input(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
 ) -> Held | None:
@@ -25,8 +28,8 @@ def check_input(
         raise InputError(f"embeddings must have at least 2 dims: {name} compares variances over them; got 1.")
     held = loss.held(labels)
     if held is not None:
-        if references is not None:
-            raise InputError(f"{name} compares with its own proxies; call it without references.")
+        if references is not None or reference_labels is not None:
+            raise InputError(f"{name} compares with its own proxies; call it without references and their labels.")
         if held.vectors.shape[1] != queries.shape[1]:
             raise InputError(f"embeddings must have the proxies' {held.vectors.shape[1]} dims; got {queries.shape[1]}.")
         return held
@@ -48,17 +51,28 @@ def check_input(
 
 
 def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
-    """Raise InputError unless `x` is a floating-point (rows, dims) matrix with at least one of each."""
-    if not isinstance(x, Tensor) or x.ndim != 2 or 0 in x.shape:
-        found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(f"{name} must be a tensor of shape (rows, dims), neither of them 0; got {found}.")
-    if not x.is_floating_point():
-        raise InputError(f"{name} must be floating point; got {x.dtype}. Convert with .float().")
+    """Raise InputError unless `x` is a dense floating-point (rows, dims) matrix with at least one of each."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be a tensor of shape (rows, dims); got {type(x).__name__}.")
+    _check_dense(name, x)
+    if x.ndim != 2 or 0 in x.shape:
+        raise InputError(f"{name} must have shape (rows, dims), neither of them 0; got {tuple(x.shape)}.")
+    if x.dtype not in FLOATS:
+        raise InputError(f"{name} must be floating point, 16 to 64 bits; got {x.dtype}. Convert with .float().")
     if finite and not is_finite(x):
         bad = int((~x.isfinite()).any(1).sum())
         raise InputError(
             f"{name} must be finite; {bad} of {len(x)} rows contain NaN or infinity. Check the learning rate."
         )
+
+
+def _check_dense(name: str, x: Tensor) -> None:
+    """Raise InputError for tensors without strides or without data, on which few operations are defined."""
+    if x.layout != torch.strided or x.is_nested:
+        found = "a nested tensor" if x.is_nested else x.layout
+        raise InputError(f"{name} must be a dense tensor; got {found}. Convert it, for example with .to_dense().")
+    if x.is_meta:
+        raise InputError(f"{name} must have data; got a tensor on the meta device. Create it on a real device.")
 
 
 def is_finite(x: Tensor) -> bool:
@@ -78,6 +92,7 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
     ):
         found = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise InputError(f"{name} must be a tensor of integers; got {found}. Convert with .long().")
+    _check_dense(name, labels)
     if labels.shape != (len(x),):
         raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
     labels = labels.to(x.device, torch.int64)
