@@ -264,6 +264,26 @@ def test_functional_gradient(member: str) -> None:
 
 
 @each
+def test_vmap_is_refused_in_words(member: str) -> None:
+    x, labels = ZOO["random"]
+    loss, several = make(member), torch.stack([x, 2 * x])
+    for mapped in (loss, torch.func.grad(loss)):
+        with pytest.raises(NearfieldError, match=r"torch.vmap.*once for each batch"):
+            torch.vmap(mapped, in_dims=(0, None))(several, labels)
+        with pytest.raises(NearfieldError, match=r"torch.vmap.*once for each batch"):
+            torch.vmap(mapped)(several, torch.stack([labels, labels]))
+
+
+@each
+def test_several_gradients_at_once(member: str) -> None:
+    x, labels = ZOO["random"]
+    _, grad = run(make(member), x, labels)
+    loss = make(member)
+    both = torch.func.jacrev(lambda v: torch.stack([loss(v, labels)] * 2) * torch.tensor([1.0, 3.0]))(x)
+    close(both, [grad, 3 * grad])
+
+
+@each
 def test_layout_in_memory_does_not_matter(member: str) -> None:
     x, labels = ZOO["random"]
     expected = run(make(member), x, labels)

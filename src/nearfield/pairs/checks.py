@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from nearfield.errors import InputError
+from nearfield.errors import InputError, NearfieldError
 
 if TYPE_CHECKING:
     from nearfield.pairs.contract import Held, PairLoss
@@ -78,8 +78,21 @@ def _check_dense(name: str, x: Tensor) -> None:
 def is_finite(x: Tensor) -> bool:
     """Whether no component is NaN or infinite: the sum tells, except where it overflows itself."""
     x = x.detach()
-    total = float(x.sum(dtype=torch.float32 if x.element_size() < 4 else None))
+    total = read(x.sum(dtype=torch.float32 if x.element_size() < 4 else None))
     return math.isfinite(total) or bool(x.isfinite().all())
+
+
+def read(x: Tensor) -> float:
+    """The number in a 0-dim tensor; NearfieldError under vmap, where it holds one for each batch."""
+    try:
+        return x.item()
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        raise NearfieldError(
+            "losses do not support torch.vmap: labels decide in Python what is compared. Call the loss once for each "
+            "batch, for example torch.stack([loss(x, y) for x, y in zip(embeddings, labels)])."
+        ) from error
 
 
 def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
@@ -96,8 +109,8 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
     if labels.shape != (len(x),):
         raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
     labels = labels.to(x.device, torch.int64)
-    low, high = labels.aminmax()
-    if (size := max(-int(low), int(high))) >= 2**31:
+    low, high = map(read, labels.aminmax())
+    if (size := max(-low, high)) >= 2**31:
         raise InputError(f"{name} must be below 2^31 in size; got {size}. Renumber them from 0.")
     return labels
 

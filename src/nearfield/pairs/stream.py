@@ -157,6 +157,8 @@ def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
 class _Scale(torch.autograd.Function):
     """grad_value * gradient, with an error for a second derivative: that of the weights was never computed."""
 
+    generate_vmap_rule = True  # jacrev and batched gradients apply it to several grad_values at once
+
     @staticmethod
     def forward(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
         return grad_value * gradient
