@@ -20,7 +20,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from nearfield import data
-from nearfield.cli import export as export_command
 from nearfield.cli.main import main
 from nearfield.config import RunConfig, build_config, load_config
 from nearfield.data.input_spec import FeatureInput, PictureInput
@@ -31,6 +30,7 @@ from nearfield.export.embed_dataset import as_trained, embed_to_file, open_image
 from nearfield.export.model import build_net
 from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches, write_onnx
 from nearfield.models import Pretrained
+from nearfield.training import batches
 from nearfield.training.loop import train
 
 SMALL = ["steps=2", "eval_every=2", "data.val_fraction=0.5", "model.width=4", "model.dim=8", "sampler.batch_size=4"]
@@ -375,7 +375,7 @@ def test_a_wrong_onnx_file_fails_the_command(
             head[0, 0] -= 0.01
 
     monkeypatch.setattr(write, "write_onnx", slightly_wrong)
-    monkeypatch.setattr(export_command, "open_data", no_data)
+    monkeypatch.setattr(batches, "open_data", no_data)
     assert main(["export", str(runs("features")[0]), "-o", str(tmp_path / "out"), "--onnx", "--verify"]) == 1
     shown = capsys.readouterr()
     assert "above 0.0001" in shown.out

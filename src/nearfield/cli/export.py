@@ -1,29 +1,41 @@
-"""What `nearfield export` does: read the arguments, call `nearfield.export`, print."""
+"""`nearfield export`: write a trained model as a folder that stands alone."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-from rich.console import Console
-
-from nearfield.config import RunConfig, load_config
+from nearfield.cli import show
+from nearfield.cli.grammar import Commands, add_command, add_json
 from nearfield.errors import InputError
-from nearfield.export import Embedder, load
-from nearfield.export import export as write
-from nearfield.export.embed_dataset import as_trained
-from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches
-from nearfield.training.batches import open_data
 
-console = Console(highlight=False)
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from nearfield.export import Embedder
+
 REAL = 16  # test images that both sides embed
+
+
+def add_parser(commands: Commands) -> None:
+    """The grammar."""
+    summary = "write a trained model as a folder that embeds on its own: weights, model card, ONNX"
+    parser = add_command(commands, "export", export, summary, "nearfield export runs/train -o birds --onnx --verify")
+    parser.add_argument("trained", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument("--onnx", action="store_true", help="write model.onnx too")
+    parser.add_argument("--verify", action="store_true", help="compare ONNX Runtime with torch; exit 1 if they differ")
+    add_json(parser, "print what was written as JSON")
 
 
 def export(arguments: argparse.Namespace) -> int:
     """Write the model folder; with --verify, compare ONNX Runtime with torch."""
+    from nearfield.export import export as write
+    from nearfield.export import load
+    from nearfield.export.onnx import TOLERANCE
+
     if arguments.verify and not arguments.onnx:
         raise InputError("--verify compares the ONNX file with torch; give --onnx too.")
     out = write(arguments.trained, arguments.out, onnx=arguments.onnx)
@@ -33,29 +45,37 @@ def export(arguments: argparse.Namespace) -> int:
         found["difference"] = _differences(model, arguments)
     worst = max(found.get("difference", {}).values(), default=0.0)
     if arguments.json:
-        console.print_json(json.dumps(found))
+        show.results().print_json(json.dumps(found))
     else:
-        console.print(f"Model: {out}, {model.dim} dims", soft_wrap=True, markup=False)
+        show.results().print(f"Model: {out}, {model.dim} dims", soft_wrap=True, markup=False)
         for kind, value in found.get("difference", {}).items():
             verdict = "the same" if value <= TOLERANCE else f"above {TOLERANCE:g}"
             text = f"ONNX Runtime and torch on {kind}: largest relative difference {value:.1e}, {verdict}"
-            console.print(text, soft_wrap=True)
+            show.results().print(text, soft_wrap=True)
     return 0 if worst <= TOLERANCE else 1
 
 
 def _differences(model: Embedder, arguments: argparse.Namespace) -> dict[str, float]:
+    from nearfield.export.onnx import largest_difference, random_batches
+
     path = arguments.out / "model.onnx"
     differences = {"noise": largest_difference(model, path, random_batches(model))}
     try:
         real = _real_batch(model, arguments)
     except InputError as error:  # a model can be exported where its data are not
-        Console(stderr=True).print(f"not compared on real images: {error}", soft_wrap=True, markup=False)
+        show.notes().print(f"not compared on real images: {error}", soft_wrap=True, markup=False)
         return differences
     return {**differences, "test images": largest_difference(model, path, [real])}
 
 
 def _real_batch(model: Embedder, arguments: argparse.Namespace) -> npt.NDArray[Any]:
     """Some test images of the run, prepared; InputError if its data are not here."""
+    import numpy as np
+
+    from nearfield.config import RunConfig, load_config
+    from nearfield.export.embed_dataset import as_trained
+    from nearfield.training.batches import open_data
+
     config = load_config(RunConfig, arguments.trained / "config.toml")
     dataset = as_trained(open_data(config.data), model)
     return np.asarray(dataset.images[dataset.test_rows()[:REAL]])

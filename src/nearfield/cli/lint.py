@@ -1,4 +1,4 @@
-"""What `nearfield lint` does: find the configurations, name the sins of each comparison, print."""
+"""`nearfield lint`: find the configurations, name the sins of each comparison, print."""
 
 from __future__ import annotations
 
@@ -7,26 +7,35 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-from rich.console import Console
-from rich.table import Table
-
-from nearfield import data
-from nearfield.analysis.lint.catalogue import Sin
-from nearfield.analysis.lint.rules import lint as lint_bench
-from nearfield.analysis.lint.rules import lint_choice, lint_runs
-from nearfield.bench.database import FILE
-from nearfield.bench.read_results import ELSEWHERE, open_results
-from nearfield.config import BenchConfig, RunConfig, build_config, load_config, read_toml
-from nearfield.data import Dataset
+import nearfield as nf
+from nearfield.cli.grammar import Commands, add_command, add_json
 from nearfield.errors import InputError
-from nearfield.training.run_folder import RunFolder
 
-Found = tuple[str, Sin]  # where it was read, what it is
+if TYPE_CHECKING:
+    from nearfield.analysis.lint.catalogue import Sin
+    from nearfield.config import BenchConfig, RunConfig
+    from nearfield.data import Dataset
+
+Found: TypeAlias = "tuple[str, Sin]"  # where it was read, what it is
+
+
+def add_parser(commands: Commands) -> None:
+    """The grammar."""
+    summary = "name the classical sins of a comparison: what makes it unfair, why, and what to do"
+    parser = add_command(commands, "lint", lint, summary, "nearfield lint bench.toml runs/mine runs/theirs")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="CONFIG_OR_FOLDER", help="TOML files and folders of benches or runs"
+    )
+    add_json(parser)
 
 
 def lint(arguments: argparse.Namespace) -> int:
     """Name the sins of benches, and of the runs given together; 1 if there are any."""
+    from nearfield.analysis.lint.rules import lint as lint_bench
+    from nearfield.analysis.lint.rules import lint_runs
+
     found, runs = [], []
     for path in arguments.paths:
         bench, more = _read(path)
@@ -44,6 +53,10 @@ def lint(arguments: argparse.Namespace) -> int:
 
 def _read(path: Path) -> tuple[BenchConfig | None, list[RunConfig]]:
     """The bench of a TOML file or of a bench's folder, or the runs of a file or a folder."""
+    from nearfield.bench.database import FILE
+    from nearfield.bench.read_results import ELSEWHERE, open_results
+    from nearfield.config import BenchConfig, RunConfig, build_config, load_config, read_toml
+
     if path.is_dir():
         if any((path / name).is_file() for name in (FILE, ELSEWHERE)):
             return build_config(BenchConfig, open_results(path).config), []
@@ -59,6 +72,10 @@ def _read(path: Path) -> tuple[BenchConfig | None, list[RunConfig]]:
 
 def _choices(path: Path) -> Iterator[Found]:
     """Finished runs below a folder whose step was not chosen by validation."""
+    from nearfield.analysis.lint.rules import lint_choice
+    from nearfield.config import RunConfig, load_config
+    from nearfield.training.run_folder import RunFolder
+
     for result in sorted(path.rglob("result.json")) if path.is_dir() else ():
         run = RunFolder(result.parent)
         config = load_config(RunConfig, run.path / "config.toml")
@@ -68,13 +85,16 @@ def _choices(path: Path) -> Iterator[Found]:
 def _dataset(name: str) -> Dataset | None:
     """The dataset, or None, said so, if it is not here: a configuration can be read anywhere."""
     try:
-        return data.load(name)
+        return nf.data.load(name)
     except InputError as error:
         print(f"nearfield: linting without the data: {error}", file=sys.stderr)
         return None
 
 
 def _print(found: list[Found], as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False, markup=False)
     if as_json:
         rows = [

@@ -1,51 +1,66 @@
-"""What `nearfield recipes` does: list the recipes, or print one as a TOML file with its notes."""
+"""`nearfield recipes`: list the recipes, or print one as a TOML file with its notes."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 import json
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+import nearfield as nf
+from nearfield.cli import show
+from nearfield.cli.grammar import Commands, add_command, add_json
 
-from nearfield.config import RunConfig
-from nearfield.recipes import RECIPES, recipe
+if TYPE_CHECKING:
+    from nearfield.config import RunConfig
 
-console = Console(highlight=False)
+
+def add_parser(commands: Commands) -> None:
+    """The grammar."""
+    summary = "list complete configurations, of the papers and for a small machine, or print one as TOML"
+    example = "nearfield recipes ms_bninception_cub > mine.toml"
+    parser = add_command(commands, "recipes", recipes, summary, example)
+    parser.add_argument("name", nargs="?", help="print this recipe with its notes")
+    add_json(parser)
 
 
 def recipes(arguments: argparse.Namespace) -> None:
     """List every recipe, or print one: its notes as comments, then its configuration; a file for `nearfield train`."""
+    from rich.table import Table
+
+    from nearfield.recipes import RECIPES, recipe
+
     if arguments.name:
         config = recipe(arguments.name)
         if arguments.json:
-            console.print_json(json.dumps({"notes": notes(arguments.name), "config": config.model_dump(mode="json")}))
+            show.results().print_json(
+                json.dumps({"notes": notes(arguments.name), "config": config.model_dump(mode="json")})
+            )
             return
         comments = "".join(f"# {line}".rstrip() + "\n" for line in notes(arguments.name).splitlines())
-        console.out(f"{comments}\n{config.to_toml()}", end="", highlight=False)
+        show.results().out(f"{comments}\n{config.to_toml()}", end="", highlight=False)
         return
     if arguments.json:
-        console.print_json(json.dumps([{"recipe": name, **summary(recipe(name))} for name in RECIPES]))
+        show.results().print_json(json.dumps([{"recipe": name, **summary(recipe(name))} for name in RECIPES]))
         return
     table = Table("recipe", "what it trains")
     table.columns[0].no_wrap = True
     for name in RECIPES:
         table.add_row(name, notes(name).partition("\n")[0])
-    console.print(table)
-    console.print("`nearfield recipes NAME` explains one, `nearfield train NAME` runs it.", markup=False)
+    show.results().print(table)
+    show.results().print("`nearfield recipes NAME` explains one, `nearfield train NAME` runs it.", markup=False)
 
 
 def notes(name: str) -> str:
     """A recipe's docstring: where its numbers come from, and what differs here."""
+    from nearfield.recipes import RECIPES
+
     return inspect.getdoc(RECIPES[name]) or ""
 
 
 def summary(config: RunConfig) -> dict[str, str]:
     """A configuration in a few words, by column."""
-    from nearfield import losses
-
-    learns = "num_classes" in losses.method(config.method.name).parameters
+    learns = "num_classes" in nf.losses.method(config.method.name).parameters
     model, batch, optimizer = config.model, config.sampler, config.optimizer
     rates = [f"{optimizer.lr:g}"]
     rates += [f"head {optimizer.lr * optimizer.head:g}"] if optimizer.head != 1 else []

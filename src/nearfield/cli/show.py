@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from functools import cache
+from typing import TYPE_CHECKING
 
 from nearfield.errors import require_one_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 KINDS = ("bar", "json", "none")
 RATE = "images_per_second"
@@ -27,6 +28,24 @@ JSON_EVERY = 0.2
 MEMORY = 15.0  # seconds over which speed is averaged
 Report = Callable[[int, int, Mapping[str, float]], None]  # (step, steps, latest numbers)
 Clock = Callable[[], float]  # seconds
+
+
+@cache
+def results() -> Console:
+    """What a command found: standard output."""
+    return _console(stderr=False)
+
+
+@cache
+def notes() -> Console:
+    """What is said along the way: standard error."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
 
 
 class StopFlag:
@@ -115,18 +134,22 @@ def report_progress(
     elif kind == "json":
         yield _json_lines(stopping, clock)
     else:
-        console = console or Console(stderr=True, highlight=False)
+        console = console or notes()
         if not console.is_terminal:
             yield _plain_lines(title, console, clock)
             return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
         pace = Pace(clock)
+        texts = [TextColumn("{task.fields[" + name + "]}", markup=False) for name in ("left", "numbers")]
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), _TimeLeft(pace), _Numbers(), console=console) as bar:
-            task = bar.add_task(title, total=None, numbers="")
+        with Progress(*columns, TimeElapsedColumn(), *texts, console=console) as bar:
+            task = bar.add_task(title, total=None, left=time_text(None), numbers="")
 
             def move(step: int, steps: int, latest: Mapping[str, float]) -> None:
                 pace.update(step, latest)
-                bar.update(task, completed=step, total=steps, numbers=numbers_text(latest, pace))
+                left = time_text(pace.seconds_left(steps))
+                bar.update(task, completed=step, total=steps, left=left, numbers=numbers_text(latest, pace))
 
             yield move
 
@@ -173,18 +196,3 @@ def _plain_lines(title: str, console: Console, clock: Clock) -> Report:
             console.print("  ".join(filter(None, parts)), soft_wrap=True, markup=False)
 
     return line
-
-
-class _TimeLeft(ProgressColumn):
-    def __init__(self, pace: Pace) -> None:
-        super().__init__()
-        self._pace = pace
-
-    def render(self, task: Task) -> Text:
-        left = None if task.total is None else self._pace.seconds_left(int(task.total))
-        return Text(time_text(left), style="progress.remaining")
-
-
-class _Numbers(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(task.fields["numbers"])
