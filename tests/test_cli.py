@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -20,12 +21,26 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"torch", "numpy", "pydantic", "rich", "matplotlib", "sklearn"} & set(modules)
 
 
-def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["bench"], ["train"], ["eval"], ["methods"], ["data"], ["data", "show"], ["report"]):
-        with pytest.raises(SystemExit) as stop:
-            build_parser().parse_args([*words, "--help"])
-        assert stop.value.code == 0
-        assert "example:\n  nearfield " + words[0] in capsys.readouterr().out
+def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The words of every command, those with commands of their own too."""
+    children = [a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    found = [pair for choices in children for pair in choices.items()]
+    return [words] * bool(words) + [each for name, child in found for each in commands(child, (*words, name))]
+
+
+COMMANDS = commands(build_parser())
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself_with_an_example(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args([*words, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"examples?:\n  nearfield " + words[0], shown)
+    assert max(len(line) for line in shown.partition("examples")[0].splitlines()) <= 110
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +62,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["methods", "triplets"], "did you mean 'triplet'?"),
         (["data", "show", "cup"], "dataset 'cup'"),
         (["report", "nowhere"], "nowhere"),
-        (["report", "nowhere", "-o", "x.md", "--pictures", "cub"], "--pictures is for pages"),
+        (["report", "nowhere", "-o", "x.md", "--pictures", "cub"], "--pictures requires an HTML report"),
         (["eval", "nowhere.npy", "labels.npy"], "nowhere.npy"),
     ],
 )

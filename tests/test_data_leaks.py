@@ -61,7 +61,7 @@ def test_they_are_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert listed[0]["train"].endswith("0.png")
     assert listed[0]["test"].endswith("0.bmp")
     assert main(["data", "leaks", "photos"]) == 0
-    assert "photos: pairs of a training and a test image that are the same, or nearly: 3" in capsys.readouterr().out
+    assert "photos: 3 pairs of identical or nearly identical train and test images" in capsys.readouterr().out
     assert main(["data", "leaks", "photos", "--distance", "40"]) == 2
     assert "distance must lie in 0..31 bits; got 40" in capsys.readouterr().err
 

@@ -356,7 +356,7 @@ def test_the_command_exports_and_verifies(
         "input `images` float32 (batch, 12); output `embedding` float32 (batch, 8)" in (out / "README.md").read_text()
     )
     assert main(["export", str(folder), "-o", str(tmp_path / "plain")]) == 0
-    assert "8 dims" in capsys.readouterr().out
+    assert "8 dimensions" in capsys.readouterr().out
     assert main(["export", str(folder), "-o", str(tmp_path / "x"), "--verify"]) == 2
     assert "give --onnx too" in capsys.readouterr().err
 

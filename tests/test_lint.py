@@ -225,7 +225,7 @@ def written(path: Path, config: BenchConfig | RunConfig) -> Path:
 def test_the_command_reads_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clean = written(tmp_path / "clean.toml", bench())
     assert main(["lint", str(clean)]) == 0
-    assert "No classical sin" in capsys.readouterr().out
+    assert "No problem found" in capsys.readouterr().out
     sinful = written(tmp_path / "sinful.toml", bench(seeds=[0], trials=1))
     assert main(["lint", str(clean), str(sinful), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

@@ -270,7 +270,7 @@ def test_verify_finds_what_happened_since(tmp_path: Path, capsys: pytest.Capture
     assert "its content differs" in problems[1]
     assert "Truncated" in problems[2]
     assert main(["data", "verify", "cub"]) == 1
-    assert "12 images of cub: 3 of them wrong" in capsys.readouterr().out
+    assert "cub, 12 images: 3 problems" in capsys.readouterr().out
 
 
 def test_pictures_that_moved_away(
@@ -297,7 +297,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     assert main(["data", "show", "cub"]) == 0
     assert "256x256 RGB" in capsys.readouterr().out
     assert main(["data", "verify", "cub"]) == 0
-    assert "12 images of cub: all there, unchanged and whole" in capsys.readouterr().out
+    assert "cub, 12 images: all present, unchanged and readable" in capsys.readouterr().out
     assert main(["data", "sheet", "cub", "-o", str(tmp_path / "sheet.png")]) == 0
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size[1] > 4 * 64

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nearfield.cli.show import MEMORY, Pace, StopFlag, report_progress, time_text
+from nearfield.cli.pace import MEMORY, Pace, time_text
+from nearfield.cli.progress import StopFlag, report_progress
 from nearfield.errors import InputError
 
 

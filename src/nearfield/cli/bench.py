@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, add_storage
+from nearfield.cli.pace import duration
 from nearfield.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from nearfield.bench.run import Watched
     from nearfield.config import BenchConfig
 
+DETAILS = """
+Trains every method with every seed on the same data, with the same network and budget, and scores it on test classes.
+--out receives the results and report.html: leaderboard with confidence intervals, paired significance tests, learning
+curves, retrieved images. Interrupt it at any time: the same command resumes.
+"""
+EXAMPLES = """
+nearfield bench --dry-run
+nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800
+nearfield bench --data photos/ --methods all --trials 8
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    example = "nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800"
     summary = "compare methods under equal conditions; leaderboard and report"
-    parser = add_command(commands, "bench", bench, summary, example)
-    parser.add_argument(
-        "config", nargs="?", type=Path, help="TOML file of a bench; defaults compare three methods on glyphs"
-    )
+    parser = add_command(commands, "bench", bench, summary, details=DETAILS, examples=EXAMPLES)
+    config = "TOML file of a bench (default: three methods on the built-in glyphs)"
+    parser.add_argument("config", nargs="?", type=Path, help=config)
     parser.add_argument(
         "--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`), or `all`"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
-    parser.add_argument("--data", metavar="NAME", help="train and test on this data (see `nearfield data list`)")
-    parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or a TOML file of one's own")
-    parser.add_argument("--trials", type=int, metavar="N", help="settings tried for every method; 1: no search")
+    parser.add_argument("--data", metavar="NAME", help="train and test on this dataset (see `nearfield data list`)")
+    parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or your own as a TOML file")
+    parser.add_argument("--trials", type=int, metavar="N", help="settings to try for every method; 1: no search")
     help = "workers on this machine, one thread each (default: the cores); 0: only watch workers elsewhere"
     parser.add_argument("--jobs", type=int, metavar="N", help=help)
     add_storage(parser)
     add_out(parser, "runs/bench")
     add_set(parser, "run.steps=800")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan and an estimate of the time, run nothing"
-    )
-    add_json(parser, "print the leaderboard as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
+    add_json(parser, "the leaderboard")
 
 
 def bench(arguments: argparse.Namespace) -> None:
@@ -50,11 +57,11 @@ def bench(arguments: argparse.Namespace) -> None:
     if jobs < 0:
         raise InputError(f"--jobs must be at least 0, to only watch; got {jobs}.")
     if arguments.dry_run:
-        _print_plan(config, jobs, arguments.json)
+        _say_plan(config, jobs, arguments.json)
         return
     from nearfield.bench.database import STORAGE
     from nearfield.bench.run import run_bench
-    from nearfield.cli.leaderboard import print_results, print_so_far, watching
+    from nearfield.cli.leaderboard import say_results, say_so_far, watching
 
     last: list[Watched] = []
     try:
@@ -69,11 +76,11 @@ def bench(arguments: argparse.Namespace) -> None:
             )
     except KeyboardInterrupt:
         if last and not arguments.json:
-            print_so_far(last[0])
+            say_so_far(last[0])
         raise
-    print_results(results, arguments)
+    say_results(results, arguments)
     if results.missing:
-        raise RunError("not everything could be done:\n  " + "\n  ".join(results.missing))
+        raise RunError("some tasks failed:\n  " + "\n  ".join(results.missing))
 
 
 def bench_config(arguments: argparse.Namespace) -> BenchConfig:
@@ -102,10 +109,7 @@ def _method_names(given: list[str]) -> list[str]:
     return losses.names()
 
 
-def _print_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
+def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     from nearfield.bench.run import estimate_seconds, prepare
 
     found, dataset = prepare(config)
@@ -117,17 +121,14 @@ def _print_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     facts = {"data": dataset.summary(), "protocol": found.protocol.name, "methods": found.labels, **counts}
     if as_json:
         facts |= {"folds": found.protocol.folds, "networks": networks, "seconds": round(seconds), "jobs": jobs}
-        show.results().print_json(json.dumps(facts))
+        show.say_json(facts)
         return
     spaces = {label: ", ".join(space) for label, (_, _, space) in zip(found.labels, found.starts, strict=True)}
-    table = Table("method", "searched") if trials else Table("method")
-    for label in found.labels:
-        table.add_row(escape(label), escape(spaces[label])) if trials else table.add_row(escape(label))
-    show.results().print(table)
+    rows = [(label, spaces[label]) if trials else (label,) for label in found.labels]
+    show.say(show.table(("method", "searched") if trials else ("method",), rows))
     words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    about = show.time_text(seconds).removesuffix(" left")
-    show.results().print(
+    about = duration(seconds)
+    show.say(
         f"{config.run.data.name} by the protocol {found.protocol.name}: {words}; {found.protocol.folds} networks each, "
-        f"{networks} of {config.run.steps} steps in all. About {about} with {jobs} at a time.",
-        soft_wrap=True,
+        f"{networks} of {config.run.steps} steps in all. About {about} with {jobs} at a time."
     )

@@ -1,9 +1,8 @@
-"""`nearfield data`: add, list, check and picture the data."""
+"""`nearfield data`: add, list, check and show datasets."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,55 +12,85 @@ from nearfield.cli.grammar import Commands, add_command, add_json
 from nearfield.errors import NearfieldError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from nearfield.data import Dataset
     from nearfield.data.leaks import Leak
 
-SHOWN = 20  # lines of a list on a terminal; --json has all
+LISTED = 20  # lines of a list; --json prints all
+DETAILS = """
+Built-in datasets need no files. Your own are a folder with one folder of images per class, a table (.csv, .parquet)
+with paths and labels, or arrays (.npz, .npy). Everywhere a dataset is expected, its name or its path will do.
+"""
+EXAMPLES = """
+nearfield data add cub CUB_200_2011.tgz
+nearfield data add mine photos/
+nearfield data list
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    example = "nearfield data add cub CUB_200_2011.tgz"
-    parser = add_command(commands, "data", None, "add, list, check and picture the data", example)
+    parser = add_command(
+        commands, "data", None, "add, list, check and show datasets", details=DETAILS, examples=EXAMPLES
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    summary = "read, check and remember data under a name"
-    add = add_command(actions, "add", data_add, summary, "nearfield data add mine photos/")
-    listing = add_command(actions, "list", data_list, "every known dataset", "nearfield data list")
-    summary = "counts, splits and fingerprint of a dataset"
-    one = add_command(actions, "show", data_show, summary, "nearfield data show glyphs")
-    summary = "look at every picture again: is it there and whole?"
-    verify = add_command(actions, "verify", data_verify, summary, "nearfield data verify cub")
-    summary = "images that are in training and in test, or nearly"
-    leaks = add_command(actions, "leaks", data_leaks, summary, "nearfield data leaks cub")
+    _add_add(actions)
+    listing = add_command(actions, "list", data_list, "list every known dataset", examples="nearfield data list")
+    add_json(listing)
+    summary = "print the counts, the split and the fingerprint of a dataset"
+    one = add_command(actions, "show", data_show, summary, examples="nearfield data show glyphs")
+    _add_name(one)
+    add_json(one)
+    summary = "decode every image again: is it there, unchanged and readable?"
+    verify = add_command(actions, "verify", data_verify, summary, examples="nearfield data verify cub")
+    _add_name(verify)
+    add_json(verify)
+    _add_leaks(actions)
     summary = "write a contact sheet of a dataset"
-    sheet = add_command(actions, "sheet", data_sheet, summary, "nearfield data sheet glyphs -o glyphs.png")
-    help = "cub, cars196, sop, inshop, vehicleid or imagenet for an official dataset, or any name for data of your own"
-    add.add_argument("name", help=help)
-    add.add_argument("path", type=Path, help="archive or folder; folder of class folders, .csv, .parquet, .npz or .npy")
-    add.add_argument("--quick", action="store_true", help="do not decode every picture")
-    for each in (one, verify, leaks, sheet):
-        each.add_argument("name", help="a dataset (see `nearfield data list`) or a path")
-    leaks.add_argument("--distance", type=int, default=12, metavar="BITS", help="of 128 that may differ (default: 12)")
-    sheet.add_argument("-o", "--out", type=Path, help="PNG file to write (default: NAME.png)")
-    sheet.add_argument("--classes", type=int, default=12, help="rows of the sheet")
-    for each in (add, listing, one, verify, leaks):
-        add_json(each)
+    sheet = add_command(actions, "sheet", data_sheet, summary, examples="nearfield data sheet glyphs -o glyphs.png")
+    _add_name(sheet)
+    sheet.add_argument("-o", "--out", type=Path, metavar="PNG", help="file to write (default: NAME.png)")
+    help = "classes to show, one per row (default: 12)"
+    sheet.add_argument("--classes", type=int, default=12, metavar="N", help=help)
+
+
+def _add_add(actions: Commands) -> None:
+    summary = "read and check a dataset, and register it under a name"
+    parser = add_command(actions, "add", data_add, summary, examples="nearfield data add mine photos/")
+    help = "cub, cars196, sop, inshop, vehicleid or imagenet for an official dataset; any other name for your own data"
+    parser.add_argument("name", help=help)
+    parser.add_argument(
+        "path", type=Path, help="archive or folder; folder of class folders, .csv, .parquet, .npz, .npy"
+    )
+    parser.add_argument("--quick", action="store_true", help="do not decode the images")
+    add_json(parser)
+
+
+def _add_leaks(actions: Commands) -> None:
+    summary = "list images that are in the training part and, identical or nearly so, in the test part"
+    parser = add_command(actions, "leaks", data_leaks, summary, examples="nearfield data leaks cub")
+    _add_name(parser)
+    help = "bits of the 128-bit perceptual hash that may differ (default: 12)"
+    parser.add_argument("--distance", type=int, default=12, metavar="BITS", help=help)
+    add_json(parser)
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="a dataset (see `nearfield data list`) or the path to one")
 
 
 def data_add(arguments: argparse.Namespace) -> None:
-    """Read, check and remember."""
+    """Read, check and register."""
     dataset = nf.data.add(arguments.name, arguments.path, quick=arguments.quick)
     if arguments.json:
-        show.results().print_json(json.dumps(dataset.summary()))
-        return
-    _print_summary(dataset)
-    show.results().print(f"Added: {arguments.name}", soft_wrap=True, markup=False)
+        show.say_json(dataset.summary())
+    else:
+        show.say(_summary_table(dataset), f"Added: {arguments.name}")
 
 
 def data_list(arguments: argparse.Namespace) -> None:
     """Every dataset with its counts, and what else could be added."""
-    from rich.table import Table
-
     from nearfield.data.official import KINDS
 
     summaries, broken = [], {}
@@ -71,45 +100,35 @@ def data_list(arguments: argparse.Namespace) -> None:
         except NearfieldError as error:  # one that has moved must not hide the others
             broken[name] = str(error)
     if arguments.json:
-        show.results().print_json(json.dumps([*summaries, *({"name": n, "error": e} for n, e in broken.items())]))
+        show.say_json([*summaries, *({"name": n, "error": e} for n, e in broken.items())])
         return
-    table = Table("name", "images", "size", "classes", "categories", "train classes", "test classes")
-    for s in summaries:
-        keys = ("name", "images", "image_size", "classes", "categories", "train_classes", "test_classes")
-        table.add_row(*(str(s[key]) for key in keys))
-    show.results().print(table)
-    for text in broken.values():
-        show.results().print(text, soft_wrap=True, markup=False)
+    keys = ("name", "images", "image_size", "classes", "categories", "train_classes", "test_classes")
+    head = ("name", "images", "size", "classes", "categories", "train classes", "test classes")
+    show.say(show.table(head, [[str(s[key]) for key in keys] for s in summaries]), *broken.values())
     for name, kind in KINDS.items():
         if name not in nf.data.names():
-            text = f"{name} can be added with `nearfield data add {name} PATH`: {kind.title}, {kind.address}"
-            show.results().print(text, soft_wrap=True, markup=False)
+            show.say(f"{name} can be added with `nearfield data add {name} PATH`: {kind.title}, {kind.address}")
 
 
 def data_show(arguments: argparse.Namespace) -> None:
     """One dataset's description, counts and categories."""
     dataset = nf.data.load(arguments.name)
     if arguments.json:
-        show.results().print_json(json.dumps({**dataset.summary(), "category_classes": _categories(dataset)}))
-        return
-    show.results().print(dataset.description, soft_wrap=True, markup=False)
-    _print_summary(dataset)
+        show.say_json({**dataset.summary(), "category_classes": _categories(dataset)})
+    else:
+        show.say(dataset.description, _summary_table(dataset))
 
 
 def data_verify(arguments: argparse.Namespace) -> int:
-    """Look at every picture again."""
+    """Decode every image again."""
     dataset = nf.data.load(arguments.name)
     problems = nf.data.verify(dataset)
     if arguments.json:
-        show.results().print_json(
-            json.dumps({"name": arguments.name, "images": len(dataset.images), "problems": problems})
-        )
+        show.say_json({"name": arguments.name, "images": len(dataset.images), "problems": problems})
     else:
-        _print_some(problems)
-        found = f"{len(problems):,} of them wrong" if problems else "all there, unchanged and whole"
-        show.results().print(
-            f"{len(dataset.images):,} images of {arguments.name}: {found}", soft_wrap=True, markup=False
-        )
+        _say_some(problems)
+        found = show.count(len(problems), "problem") if problems else "all present, unchanged and readable"
+        show.say(f"{arguments.name}, {show.count(len(dataset.images), 'image')}: {found}")
     return 1 if problems else 0
 
 
@@ -120,18 +139,19 @@ def data_leaks(arguments: argparse.Namespace) -> None:
     dataset = nf.data.load(arguments.name)
     rows = [_leak(dataset, leak) for leak in find_leaks(dataset, arguments.distance)]
     if arguments.json:
-        show.results().print_json(json.dumps(rows))
+        show.say_json(rows)
         return
-    _print_some([f"{row['kind']}: {row['train']}  {row['test']}" for row in rows])
-    text = f"{arguments.name}: pairs of a training and a test image that are the same, or nearly: {len(rows):,}"
-    show.results().print(text, soft_wrap=True, markup=False)
+    _say_some([f"{row['kind']}: {row['train']}  {row['test']}" for row in rows])
+    show.say(
+        f"{arguments.name}: {show.count(len(rows), 'pair')} of identical or nearly identical train and test images"
+    )
 
 
 def data_sheet(arguments: argparse.Namespace) -> None:
     """Write a contact sheet."""
     out = arguments.out or Path(f"{Path(arguments.name).name}.png")
     nf.data.contact_sheet(nf.data.load(arguments.name), out, classes=arguments.classes)
-    show.results().print(f"Sheet: {out}", soft_wrap=True, markup=False)
+    show.say(f"Sheet: {out}")
 
 
 def _categories(dataset: Dataset) -> dict[str, int]:
@@ -141,21 +161,16 @@ def _categories(dataset: Dataset) -> dict[str, int]:
     return {name: int(count) for name, count in zip(dataset.category_names, counts, strict=True)}
 
 
-def _print_summary(dataset: Dataset) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False)
-    for key, value in dataset.summary().items():
-        table.add_row(key.replace("_", " "), str(value))
-    table.add_row("classes by category", ", ".join(f"{name} {count}" for name, count in _categories(dataset).items()))
-    show.results().print(table)
+def _summary_table(dataset: Dataset) -> Table:
+    rows = [(key.replace("_", " "), str(value)) for key, value in dataset.summary().items()]
+    categories = ", ".join(f"{name} {count}" for name, count in _categories(dataset).items())
+    return show.table(("", ""), [*rows, ("classes by category", categories)])
 
 
-def _print_some(lines: list[str]) -> None:
-    for line in lines[:SHOWN]:
-        show.results().print(line, soft_wrap=True, markup=False)
-    if len(lines) > SHOWN:
-        show.results().print(f"and {len(lines) - SHOWN:,} more; --json lists all", markup=False)
+def _say_some(lines: list[str]) -> None:
+    show.say(*lines[:LISTED])
+    if len(lines) > LISTED:
+        show.say(f"and {len(lines) - LISTED:,} more; --json lists all")
 
 
 def _leak(dataset: Dataset, leak: Leak) -> dict[str, object]:

@@ -1,37 +1,59 @@
-"""`nearfield eval`: metrics of embeddings on disk."""
+"""`nearfield eval`: retrieval metrics of embeddings on disk."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json
 
+DETAILS = """
+Every item is a query and searches all other items; with --gallery, queries search the gallery instead.
+
+Metrics:
+  retrieval       recall precision r_precision map_at_r map mrr
+  clustering      nmi ami f1 (k-means)
+  verification    roc_auc fnmr (all pairs)
+  diagnostics     distance_ratio effective_rank uniformity counts
+
+Formats:
+  .npy            a matrix (N, D)
+  .npz            arrays `embeddings` and, if there, `labels` and `ids`; what `nearfield embed` writes
+  .safetensors    tensors with the same names
+  .csv, .parquet  columns `label` and `id` if there, every other column a dimension
+"""
+DEFAULT = ("recall", "r_precision", "map_at_r", "nmi")
+NOT_SHARES = ("distance_ratio", "effective_rank", "uniformity", "queries", "queries_without_match")
+EXAMPLES = """
+nearfield eval embeddings.npy labels.npy --ks 1 10 100 1000 --metrics recall map_at_r
+nearfield eval queries.npz --gallery gallery.npz --per-query scores.csv
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    example = "nearfield eval embeddings.npy labels.npy --ks 1 10 100 1000 --metrics recall map_at_r"
-    parser = add_command(commands, "eval", evaluate, "retrieval metrics of anybody's embeddings", example)
-    parser.add_argument("embeddings", type=Path, help="(N, D) embeddings: npy, npz, csv, parquet or safetensors")
-    parser.add_argument("labels", nargs="?", type=Path, help="(N,) integer labels; may be inside the embeddings' file")
-    parser.add_argument("--gallery", type=Path, help="search these embeddings instead of the queries themselves")
-    parser.add_argument("--gallery-labels", type=Path, help="labels of the gallery")
-    parser.add_argument("--ks", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help="cut-offs of recall@K")
-    parser.add_argument("--metrics", nargs="+", default=["recall", "r_precision", "map_at_r", "nmi"], metavar="NAME")
-    parser.add_argument("--distance", default="cosine", help="cosine, euclidean or hamming")
-    parser.add_argument("--ties", default="expected", help="expected, optimistic or pessimistic")
-    parser.add_argument(
-        "--per-query", type=Path, metavar="FILE", help="write every query's scores to a csv or parquet file"
-    )
-    add_json(parser, "print the metrics as JSON")
+    summary = "compute retrieval metrics of embeddings on disk, from any model"
+    parser = add_command(commands, "eval", evaluate, summary, details=DETAILS, examples=EXAMPLES)
+    parser.add_argument("embeddings", type=Path, help="file of (N, D) embeddings")
+    labels = "file of (N,) labels, .txt with one label per line too; not needed if the embeddings' file holds them"
+    parser.add_argument("labels", nargs="?", type=Path, help=labels)
+    parser.add_argument("--gallery", type=Path, metavar="FILE", help="search these embeddings")
+    parser.add_argument("--gallery-labels", type=Path, metavar="FILE", help="labels of the gallery")
+    ks = "cut-offs of recall@K (default: 1 2 4 8)"
+    parser.add_argument("--ks", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help=ks)
+    parser.add_argument("--metrics", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
+    help = "how items are ranked (default: cosine)"
+    parser.add_argument("--distance", choices=("cosine", "euclidean", "hamming"), default="cosine", help=help)
+    help = "how equal distances are ranked (default: expected, the mean over all orders)"
+    parser.add_argument("--ties", choices=("expected", "optimistic", "pessimistic"), default="expected", help=help)
+    help = "write the scores of every query to a .csv or .parquet file"
+    parser.add_argument("--per-query", type=Path, metavar="FILE", help=help)
+    add_json(parser, "the metrics")
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Metrics of embeddings on disk; see `nearfield.metrics.from_files`."""
-    from rich.table import Table
-
     from nearfield.metrics.from_files import evaluate_files
 
     scores = evaluate_files(
@@ -46,10 +68,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
         per_query=arguments.per_query,
     )
     if arguments.json:
-        show.results().print_json(json.dumps(scores))
-        return
-    table = Table("metric", "percent")
-    table.columns[1].justify = "right"
-    for name, value in scores.items():
-        table.add_row(name, f"{100 * value:.2f}")
-    show.results().print(table)
+        show.say_json(scores)
+    else:
+        rows = [
+            (name, f"{value:.6g}" if name in NOT_SHARES else f"{100 * value:.2f} %") for name, value in scores.items()
+        ]
+        show.say(show.table(("metric", "value"), rows, right=(1,)))

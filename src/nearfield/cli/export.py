@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,25 @@ if TYPE_CHECKING:
     from nearfield.export import Embedder
 
 REAL = 16  # test images that both sides embed
+DETAILS = """
+The folder holds the weights, the configuration of the network and its input, and a model card. `nearfield.load` opens
+it in Python, `nearfield embed` embeds with it; with --onnx, ONNX Runtime runs it without Python or torch.
+"""
+EXAMPLES = """
+nearfield export runs/train -o birds
+nearfield export runs/train -o birds --onnx --verify
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    summary = "write a trained model as a folder that embeds on its own: weights, model card, ONNX"
-    parser = add_command(commands, "export", export, summary, "nearfield export runs/train -o birds --onnx --verify")
+    summary = "write a trained model as a folder: weights, model card, ONNX"
+    parser = add_command(commands, "export", export, summary, details=DETAILS, examples=EXAMPLES)
     parser.add_argument("trained", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--onnx", action="store_true", help="write model.onnx too")
     parser.add_argument("--verify", action="store_true", help="compare ONNX Runtime with torch; exit 1 if they differ")
-    add_json(parser, "print what was written as JSON")
+    add_json(parser, "what was written")
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -41,18 +48,15 @@ def export(arguments: argparse.Namespace) -> int:
     out = write(arguments.trained, arguments.out, onnx=arguments.onnx)
     model = load(out)
     found: dict[str, Any] = {"out": str(out), "dim": model.dim, "input": model.input.words, "onnx": arguments.onnx}
-    if arguments.verify:
-        found["difference"] = _differences(model, arguments)
-    worst = max(found.get("difference", {}).values(), default=0.0)
+    differences = _differences(model, arguments) if arguments.verify else {}
     if arguments.json:
-        show.results().print_json(json.dumps(found))
+        show.say_json({**found, "difference": differences} if arguments.verify else found)
     else:
-        show.results().print(f"Model: {out}, {model.dim} dims", soft_wrap=True, markup=False)
-        for kind, value in found.get("difference", {}).items():
-            verdict = "the same" if value <= TOLERANCE else f"above {TOLERANCE:g}"
-            text = f"ONNX Runtime and torch on {kind}: largest relative difference {value:.1e}, {verdict}"
-            show.results().print(text, soft_wrap=True)
-    return 0 if worst <= TOLERANCE else 1
+        show.say(f"Model: {out}, {model.dim} dimensions")
+        for kind, value in differences.items():
+            verdict = "equal" if value <= TOLERANCE else f"above {TOLERANCE:g}"
+            show.say(f"ONNX Runtime and torch on {kind}: largest relative difference {value:.1e}, {verdict}")
+    return 0 if max(differences.values(), default=0.0) <= TOLERANCE else 1
 
 
 def _differences(model: Embedder, arguments: argparse.Namespace) -> dict[str, float]:
@@ -63,7 +67,7 @@ def _differences(model: Embedder, arguments: argparse.Namespace) -> dict[str, fl
     try:
         real = _real_batch(model, arguments)
     except InputError as error:  # a model can be exported where its data are not
-        show.notes().print(f"not compared on real images: {error}", soft_wrap=True, markup=False)
+        show.note(f"not compared on real images: {error}")
         return differences
     return {**differences, "test images": largest_difference(model, path, [real])}
 

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run = Callable[[argparse.Namespace], int | None]  # the exit code; None is 0
-RawHelp = argparse.RawDescriptionHelpFormatter  # keeps the lines of examples
 
 
-def add_command(commands: Commands, name: str, run: Run | None, summary: str, example: str) -> argparse.ArgumentParser:
-    """A command that calls `run`, or one with commands of its own; its help ends with an example."""
-    parser = commands.add_parser(
-        name, help=summary, description=summary, epilog=f"example:\n  {example}", formatter_class=RawHelp
-    )
+class Help(argparse.HelpFormatter):
+    """Wraps the paragraphs of a description, and keeps the lines of what is indented: lists and examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for line in text.splitlines():
+            if lines and lines[-1] and line and not line.startswith(" ") and not lines[-1].startswith(" "):
+                lines[-1] += f" {line}"
+            else:
+                lines.append(line)
+        return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
+
+
+def add_command(
+    commands: Commands, name: str, run: Run | None, summary: str, *, details: str = "", examples: str
+) -> argparse.ArgumentParser:
+    """A command that calls `run`, or one with commands of its own.
+
+    `summary` is its line in the list of commands; `--help` adds the details, then the options, then the examples.
+    """
+    description = f"{summary[0].upper()}{summary[1:]}.\n\n{details.strip()}".rstrip()
+    lines = examples.strip().splitlines()
+    epilog = "\n".join([f"example{'s' * (len(lines) > 1)}:", *(f"  {line.strip()}" for line in lines)])
+    parser = commands.add_parser(name, help=summary, description=description, epilog=epilog, formatter_class=Help)
     if run is not None:
         parser.set_defaults(run=run)
     return parser
@@ -29,15 +48,15 @@ def add_out(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def add_set(parser: argparse.ArgumentParser, example: str) -> None:
-    """Overrides of the configuration."""
-    help = f"override a key of the configuration, for example {example}; may be repeated"
+def add_set(parser: argparse.ArgumentParser, example: str, what: str = "key of the configuration") -> None:
+    """Overrides of the configuration, or of a loss's parameters."""
+    help = f"set a {what}, for example --set {example}; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help)
 
 
-def add_json(parser: argparse.ArgumentParser, help: str = "print as JSON") -> None:
+def add_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
     """Output for programs."""
-    parser.add_argument("--json", action="store_true", help=help)
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
 
 def add_storage(parser: argparse.ArgumentParser) -> None:

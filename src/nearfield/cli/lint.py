@@ -1,15 +1,14 @@
-"""`nearfield lint`: find the configurations, name the sins of each comparison, print."""
+"""`nearfield lint`: find what makes a comparison unfair."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import nearfield as nf
+from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json
 from nearfield.errors import InputError
 
@@ -19,15 +18,19 @@ if TYPE_CHECKING:
     from nearfield.data import Dataset
 
 Found: TypeAlias = "tuple[str, Sin]"  # where it was read, what it is
+DETAILS = """
+Reads the configurations of a bench, or of runs that are compared with each other, and names what biases the
+comparison: too few seeds, untuned baselines, unequal budgets, choosing by test scores. Exit code 1 if it finds any.
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    summary = "name the classical sins of a comparison: what makes it unfair, why, and what to do"
-    parser = add_command(commands, "lint", lint, summary, "nearfield lint bench.toml runs/mine runs/theirs")
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="CONFIG_OR_FOLDER", help="TOML files and folders of benches or runs"
-    )
+    summary = "find what makes a comparison unfair, why it matters, and what to do"
+    examples = "nearfield lint bench.toml\nnearfield lint runs/mine runs/theirs"
+    parser = add_command(commands, "lint", lint, summary, details=DETAILS, examples=examples)
+    help = "TOML files, and folders of benches or runs; runs are compared with each other"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="CONFIG_OR_FOLDER", help=help)
     add_json(parser)
 
 
@@ -47,7 +50,7 @@ def lint(arguments: argparse.Namespace) -> int:
         names = {run.data.name for run in runs}
         dataset = _dataset(*names) if len(names) == 1 else None
         found += [(f"{len(runs)} runs", sin) for sin in lint_runs(runs, dataset)]
-    _print(found, arguments.json)
+    _say(found, arguments.json)
     return 1 if found else 0
 
 
@@ -87,26 +90,20 @@ def _dataset(name: str) -> Dataset | None:
     try:
         return nf.data.load(name)
     except InputError as error:
-        print(f"nearfield: linting without the data: {error}", file=sys.stderr)
+        show.note(f"nearfield: linting without the data: {error}")
         return None
 
 
-def _print(found: list[Found], as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
+def _say(found: list[Found], as_json: bool) -> None:
     if as_json:
         rows = [
             {"in": where, "sin": s.code, "where": s.where, "found": s.found, "bias": s.bias, "remedy": s.remedy}
             for where, s in found
         ]
-        console.print_json(json.dumps(rows))
-        return
-    if not found:
-        console.print("No classical sin found.")
-        return
-    table = Table("sin", "where", "found", "why it biases", "remedy", show_lines=True)
-    for place, sin in found:
-        table.add_row(sin.code, f"{sin.where}\n{place}", sin.found, sin.bias, sin.remedy)
-    (console if console.is_terminal else Console(highlight=False, markup=False, width=160)).print(table)
+        show.say_json(rows)
+    elif not found:
+        show.say("No problem found.")
+    else:
+        head = ("problem", "where", "found", "why it biases", "remedy")
+        cells = [(s.code, f"{s.where}\n{place}", s.found, s.bias, s.remedy) for place, s in found]
+        show.say(show.table(head, cells, lines=True))

@@ -31,7 +31,7 @@ from nearfield.cli import (
     weights,
     worker,
 )
-from nearfield.cli.grammar import RawHelp
+from nearfield.cli.grammar import Help
 from nearfield.errors import NearfieldError
 
 # in the order of the help
@@ -76,7 +76,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole grammar; importing nothing heavy."""
-    parser = argparse.ArgumentParser("nearfield", description=DESCRIPTION, epilog=EPILOG, formatter_class=RawHelp)
+    parser = argparse.ArgumentParser("nearfield", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--version", action="version", version=f"nearfield {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 from typing import TYPE_CHECKING
 
 import nearfield as nf
@@ -14,41 +13,42 @@ from nearfield.cli.grammar import Commands, add_command, add_json
 if TYPE_CHECKING:
     from nearfield.config import RunConfig
 
+DETAILS = """
+A recipe is a complete configuration of a run: the settings of a paper, or some for a machine without an accelerator.
+With a name it is printed as a TOML file, with notes on where its numbers come from.
+"""
+EXAMPLES = """
+nearfield recipes ms_bninception_cub > mine.toml
+nearfield train cub_lite0_features
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    summary = "list complete configurations, of the papers and for a small machine, or print one as TOML"
-    example = "nearfield recipes ms_bninception_cub > mine.toml"
-    parser = add_command(commands, "recipes", recipes, summary, example)
-    parser.add_argument("name", nargs="?", help="print this recipe with its notes")
+    summary = "list complete configurations, or print one as TOML"
+    parser = add_command(commands, "recipes", recipes, summary, details=DETAILS, examples=EXAMPLES)
+    parser.add_argument("name", nargs="?", help="recipe to print")
     add_json(parser)
 
 
 def recipes(arguments: argparse.Namespace) -> None:
     """List every recipe, or print one: its notes as comments, then its configuration; a file for `nearfield train`."""
-    from rich.table import Table
-
     from nearfield.recipes import RECIPES, recipe
 
     if arguments.name:
         config = recipe(arguments.name)
         if arguments.json:
-            show.results().print_json(
-                json.dumps({"notes": notes(arguments.name), "config": config.model_dump(mode="json")})
-            )
+            show.say_json({"notes": notes(arguments.name), "config": config.model_dump(mode="json")})
             return
         comments = "".join(f"# {line}".rstrip() + "\n" for line in notes(arguments.name).splitlines())
-        show.results().out(f"{comments}\n{config.to_toml()}", end="", highlight=False)
+        show.results().out(f"{comments}\n{config.to_toml()}", end="")
         return
     if arguments.json:
-        show.results().print_json(json.dumps([{"recipe": name, **summary(recipe(name))} for name in RECIPES]))
+        show.say_json([{"recipe": name, **summary(recipe(name))} for name in RECIPES])
         return
-    table = Table("recipe", "what it trains")
-    table.columns[0].no_wrap = True
-    for name in RECIPES:
-        table.add_row(name, notes(name).partition("\n")[0])
-    show.results().print(table)
-    show.results().print("`nearfield recipes NAME` explains one, `nearfield train NAME` runs it.", markup=False)
+    rows = [(name, notes(name).partition("\n")[0]) for name in RECIPES]
+    show.say(show.table(("recipe", "what it trains"), rows))
+    show.say("`nearfield recipes NAME` prints one with its notes; `nearfield train NAME` runs it.")
 
 
 def notes(name: str) -> str:

@@ -9,32 +9,37 @@ from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command
 from nearfield.errors import InputError
 
+DETAILS = """
+One HTML file that opens offline: leaderboard, significance, learning curves, retrieved images. `nearfield bench`
+writes it at the end; this command writes it again, also of a bench that is still running.
+"""
+EXAMPLES = """
+nearfield report runs/bench
+nearfield report runs/bench -o results.md
+"""
+
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    example = "nearfield report runs/bench -o report.html"
-    summary = "write a bench's report: one HTML file that opens offline"
-    parser = add_command(commands, "report", report, summary, example)
-    parser.add_argument("bench", type=Path, help="folder of a bench")
-    written = "file to write; NAME.md is the same as text, with two pictures (default: report.html in the folder)"
-    parser.add_argument("-o", "--out", type=Path, help=written)
-    pictures = "data with pictures of the same rows, for a bench that was run on features"
+    summary = "write the report of a bench as an HTML page or as Markdown"
+    parser = add_command(commands, "report", report, summary, details=DETAILS, examples=EXAMPLES)
+    parser.add_argument("bench", type=Path, metavar="DIR", help="folder of a bench")
+    out = "file to write: .html, or .md for Markdown with two figures (default: report.html in the folder)"
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help=out)
+    pictures = "for a bench on features: the dataset with the images they were computed from, row by row"
     parser.add_argument("--pictures", metavar="NAME", help=pictures)
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write a bench's report: a page, or text where the file's name ends in .md."""
-    from rich.markup import escape
-
+    """Write a bench's report: a page, or Markdown where the file's name ends in .md."""
     from nearfield.report import write_markdown, write_report
 
     out = arguments.out or arguments.bench / "report.html"
     if out.suffix == ".md":
         if arguments.pictures:
-            raise InputError(f"--pictures is for pages, and {out} is text; leave it out, or write a .html file.")
-        for file in write_markdown(arguments.bench, out):
-            show.results().print(f"Written: {file}", soft_wrap=True)
+            raise InputError(f"--pictures requires an HTML report; got {out}. Remove it, or write a .html file.")
+        show.say(*(f"Written: {file}" for file in write_markdown(arguments.bench, out)))
         return
-    with show.notes().status("Reading the results") as status:
-        write_report(arguments.bench, out, arguments.pictures, lambda line: status.update(escape(line)))
-    show.results().print(f"Report: {out}", soft_wrap=True)
+    with show.status("Reading the results") as phase:
+        write_report(arguments.bench, out, arguments.pictures, phase)
+    show.say(f"Report: {out}")

@@ -1,198 +1,153 @@
-"""How a run in the foreground is watched and stopped.
+"""What the terminal shows: one console for results, one for notes, one kind of table, one progress bar.
 
-A report is called after every step as `report(step, steps, latest)`; `latest` holds loss and scores as far as they are
-known, and may hold "images_per_second". On a terminal it moves a bar; in a log file it writes a line now and then; for
-the process that started the run it writes JSON lines.
+Text is printed as it is: the consoles read neither markup such as [bold] nor emoji names, so that no file name, class
+name or error message can change or break the output. rich is imported on first use, to keep `nearfield --help` fast.
 """
 
 from __future__ import annotations
 
 import json
-import signal
-import sys
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nearfield.errors import require_one_of
+from nearfield.cli.pace import Clock, Pace, time_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
-KINDS = ("bar", "json", "none")
-RATE = "images_per_second"
-LINE_EVERY = 10.0  # seconds between lines in a log file
-JSON_EVERY = 0.2
-MEMORY = 15.0  # seconds over which speed is averaged
-Report = Callable[[int, int, Mapping[str, float]], None]  # (step, steps, latest numbers)
-Clock = Callable[[], float]  # seconds
+WIDE = 160  # columns of a table in a file or a pipe
+LINE_EVERY = 10.0  # seconds between two lines of progress in a log file
+Draw = Callable[[int, int, str, str], None]  # (done, total, info, time left)
 
 
 @cache
 def results() -> Console:
-    """What a command found: standard output."""
+    """Standard output: what a command found."""
     return _console(stderr=False)
 
 
 @cache
 def notes() -> Console:
-    """What is said along the way: standard error."""
+    """Standard error: progress and remarks."""
     return _console(stderr=True)
 
 
 def _console(stderr: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
 
 
-class StopFlag:
-    """Set by SIGINT or SIGTERM: the loop finishes its step and saves. A second signal stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def listen(self) -> StopFlag:
-        """Take the signals over from now on."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-        return self
-
-    def _ask(self, number: int, frame: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def __call__(self) -> bool:
-        return self.asked
+def say(*parts: RenderableType) -> None:
+    """Print lines and tables of the result; the terminal wraps long lines."""
+    for part in parts:
+        results().print(part, soft_wrap=isinstance(part, str))
 
 
-class Pace:
-    """Steps a second and images a second, averaged over the last moments, and so the time left.
-
-    What was done before the first call, by an interrupted attempt, does not count as speed.
-    """
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._at: tuple[float, int] | None = None  # time and step of the last call
-        self._steps = _Average()
-        self._images = _Average()
-
-    def update(self, step: int, latest: Mapping[str, float]) -> None:
-        """Take notice of a finished step."""
-        now = self._clock()
-        if self._at is not None and now > self._at[0]:
-            elapsed = now - self._at[0]
-            self._steps.add((step - self._at[1]) / elapsed, elapsed)
-            if RATE in latest:
-                self._images.add(latest[RATE], elapsed)
-        self._at = (now, step)
-
-    @property
-    def images_per_second(self) -> float | None:
-        """None as long as nobody has said."""
-        return self._images.value
-
-    def seconds_left(self, steps: int) -> float | None:
-        """Until step `steps`; None before there is a speed."""
-        speed = self._steps.value
-        if self._at is None or not speed:
-            return None
-        return (steps - self._at[1]) / speed
+def note(*lines: str) -> None:
+    """Print remarks on standard error."""
+    for line in lines:
+        notes().print(line, soft_wrap=True)
 
 
-class _Average:
-    """The average of a speed over time, in which the past fades."""
+def say_json(value: Any) -> None:
+    """Print a result for programs."""
+    results().print_json(json.dumps(value))
 
-    def __init__(self) -> None:
-        self._sum = self._weight = 0.0
 
-    def add(self, speed: float, elapsed: float) -> None:
-        fade = 2.0 ** (-elapsed / MEMORY)
-        self._sum = fade * self._sum + (1 - fade) * speed
-        self._weight = fade * self._weight + (1 - fade)
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    right: Collection[int] = (),
+    lines: bool = False,
+) -> Table:
+    """A table whose first column, the name, is never wrapped; the columns `right` are right-aligned."""
+    from rich.table import Table
 
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._weight if self._weight else None
+    made = Table(title=title, title_justify="left", show_header=any(head), show_lines=lines)
+    for place, text in enumerate(head):
+        made.add_column(text, justify="right" if place in right else "left", no_wrap=place == 0)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def count(number: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`, `1,797 images`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+class Bar:
+    """Moves a progress bar: `bar(done, total)`. Without `seconds_left` it derives the time left from its own speed."""
+
+    def __init__(self, draw: Draw, above: Callable[[RenderableType], None], clock: Clock) -> None:
+        self._draw = draw
+        self._pace = Pace(clock)
+        self.above = above  # show something above the bar; nothing where there is no terminal
+
+    def __call__(self, done: int, total: int, info: str = "", seconds_left: float | None = None) -> None:
+        self._pace.update(done)
+        left = self._pace.seconds_left(total) if seconds_left is None else seconds_left
+        self._draw(done, total, info, time_text(left))
 
 
 @contextmanager
-def report_progress(
-    kind: str, title: str, stopping: StopFlag, console: Console | None = None, clock: Clock = time.monotonic
-) -> Iterator[Report]:
-    """Show the progress of a run called `title` on standard error ("bar"), or as JSON lines on standard output.
+def bar(
+    title: str,
+    transient: bool = False,
+    line_every: float = LINE_EVERY,
+    console: Console | None = None,
+    clock: Clock = time.monotonic,
+) -> Iterator[Bar]:
+    """A progress bar on standard error; where that is not a terminal, a line now and then and one at the end.
 
-    Whoever reads the JSON lines may go away: then `stopping` is set, as if a signal had come.
+    A `transient` bar leaves nothing behind: it vanishes at the end, and there is no last line.
     """
-    require_one_of("progress", kind, KINDS)
-    if kind == "none":
-        yield lambda step, steps, latest: None
-    elif kind == "json":
-        yield _json_lines(stopping, clock)
-    else:
-        console = console or notes()
-        if not console.is_terminal:
-            yield _plain_lines(title, console, clock)
-            return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    console = console or notes()
+    if not console.is_terminal:
+        yield Bar(_lines(title, transient, line_every, console, clock), lambda content: None, clock)
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        pace = Pace(clock)
-        texts = [TextColumn("{task.fields[" + name + "]}", markup=False) for name in ("left", "numbers")]
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), *texts, console=console) as bar:
-            task = bar.add_task(title, total=None, left=time_text(None), numbers="")
+    parts = ("{task.description}", "{task.fields[left]}", "{task.fields[info]}")
+    name, left, info = (TextColumn(part, markup=False) for part in parts)
+    progress = Progress(name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left, info)
+    task = progress.add_task(title, total=None, left=time_text(None), info="")
 
-            def move(step: int, steps: int, latest: Mapping[str, float]) -> None:
-                pace.update(step, latest)
-                left = time_text(pace.seconds_left(steps))
-                bar.update(task, completed=step, total=steps, left=left, numbers=numbers_text(latest, pace))
+    def draw(done: int, total: int, info: str, left: str) -> None:
+        progress.update(task, completed=done, total=total, left=left, info=info)
 
-            yield move
+    with Live(progress, console=console, transient=transient) as live:
+        yield Bar(draw, lambda content: live.update(Group(content, progress)), clock)
 
 
-def numbers_text(latest: Mapping[str, float], pace: Pace) -> str:
-    """Loss, scores and throughput in words."""
-    parts = [f"{name} {value:.4g}" for name, value in latest.items() if name not in ("step", RATE)]
-    rate = pace.images_per_second
-    return "  ".join(parts if rate is None else [*parts, f"{rate:.0f} images/s"])
+def _lines(title: str, transient: bool, every: float, console: Console, clock: Clock) -> Draw:
+    last = clock()
 
-
-def time_text(seconds: float | None) -> str:
-    """Hours, minutes and seconds left."""
-    if seconds is None:
-        return "-:--:-- left"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} left"
-
-
-def _json_lines(stopping: StopFlag, clock: Clock) -> Report:
-    last = -JSON_EVERY
-
-    def line(step: int, steps: int, latest: Mapping[str, float]) -> None:
+    def draw(done: int, total: int, info: str, left: str) -> None:
         nonlocal last
-        if clock() - last >= JSON_EVERY or step == steps:
+        if clock() - last >= every or (done == total and not transient):
             last = clock()
-            try:
-                print(json.dumps({"step": step, **latest}), file=sys.stdout, flush=True)
-            except BrokenPipeError:  # whoever started us is gone: save and stop
-                stopping.asked = True
+            console.print("  ".join(filter(None, (title, f"{done}/{total}", info, left))), soft_wrap=True)
 
-    return line
+    return draw
 
 
-def _plain_lines(title: str, console: Console, clock: Clock) -> Report:
-    pace, last = Pace(clock), clock()
+@contextmanager
+def status(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner with what is being done, for work without a count; call with the next text. Only on a terminal."""
+    from rich.text import Text
 
-    def line(step: int, steps: int, latest: Mapping[str, float]) -> None:
-        nonlocal last
-        pace.update(step, latest)
-        if clock() - last >= LINE_EVERY or step == steps:
-            last = clock()
-            parts = [title, f"{step}/{steps}", numbers_text(latest, pace), time_text(pace.seconds_left(steps))]
-            console.print("  ".join(filter(None, parts)), soft_wrap=True, markup=False)
-
-    return line
+    with notes().status(Text(text)) as shown:
+        yield lambda line: shown.update(Text(line))

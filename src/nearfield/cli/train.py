@@ -1,33 +1,43 @@
-"""`nearfield train`: train one method and test it."""
+"""`nearfield train`: train one method and score it on the test classes."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set
-from nearfield.cli.show import StopFlag, report_progress
+from nearfield.cli.progress import KINDS, StopFlag, report_progress
+
+DETAILS = """
+Without a configuration it trains Multi-Similarity on the built-in glyphs. The step is chosen by validation classes,
+the scores are of test classes. --out receives the configuration, checkpoints, metrics and the result. Interrupt it at
+any time: the same command resumes. Under torchrun the processes share each batch.
+"""
+EXAMPLES = """
+nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20
+nearfield train cub_lite0_features --set steps=300
+nearfield train mine.toml --chunk 32
+"""
 
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
-    example = "nearfield train --set method.name=fastap --set method.params.bins=20 --out runs/fastap20"
-    summary = "train one method and test it; goes on where it was interrupted"
-    parser = add_command(commands, "train", train, summary, example)
-    parser.add_argument("config", nargs="?", help="a recipe (see `nearfield recipes`) or the TOML file of a run")
+    summary = "train one method and score it on the test classes; resumes after an interruption"
+    parser = add_command(commands, "train", train, summary, details=DETAILS, examples=EXAMPLES)
+    parser.add_argument("config", nargs="?", help="a recipe (see `nearfield recipes`) or a run's TOML file")
     add_out(parser, "runs/train")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="images of a batch (sampler.batch_size)")
-    parser.add_argument(
-        "--chunk", type=int, metavar="N", help="embed the batch in chunks of N: same gradient, memory of one chunk"
-    )
-    trackers = "send the numbers there too, where it is installed; may be repeated"
+    parser.add_argument("--batch-size", type=int, metavar="N", help="images per batch (sampler.batch_size)")
+    chunk = "embed the batch in chunks of N images: the same gradient with the memory of one chunk"
+    parser.add_argument("--chunk", type=int, metavar="N", help=chunk)
     choices = ("tensorboard", "mlflow", "wandb")
-    parser.add_argument("--track", action="append", default=[], choices=choices, help=trackers)
+    parser.add_argument(
+        "--track", action="append", default=[], choices=choices, help="log metrics there too; may be repeated"
+    )
     add_set(parser, "optimizer.lr=1e-3")
-    parser.add_argument("--progress", choices=("bar", "json", "none"), default="bar", help="how progress is shown")
-    add_json(parser, "print the result as JSON")
+    progress = "bar: a bar or log lines on standard error; json: JSON lines on standard output (default: bar)"
+    parser.add_argument("--progress", choices=KINDS, default="bar", help=progress)
+    add_json(parser)
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -57,10 +67,8 @@ def train(arguments: argparse.Namespace) -> None:
     except Interrupted:
         raise KeyboardInterrupt from None
     if first and arguments.json:
-        show.results().print_json(json.dumps(result))
+        show.say_json(result)
     elif first and arguments.progress == "bar":
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
-        show.results().print(
-            f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}", soft_wrap=True
-        )
-        show.results().print(f"Folder: {arguments.out}", soft_wrap=True)
+        show.say(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}")
+        show.say(f"Folder: {arguments.out}")

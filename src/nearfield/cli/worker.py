@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from nearfield.cli.grammar import Commands, add_command, add_out, add_storage
-from nearfield.cli.show import StopFlag
+from nearfield.cli.progress import StopFlag
 from nearfield.errors import InputError
 
 
@@ -16,7 +16,7 @@ def add_parser(commands: Commands) -> None:
     """The grammar."""
     summary = "take tasks of a bench from its database and do them, until none is left; start any number, anywhere"
     example = "nearfield worker --storage postgresql+psycopg://me@host/benches"
-    parser = add_command(commands, "worker", worker, summary, example)
+    parser = add_command(commands, "worker", worker, summary, examples=example)
     add_storage(parser)
     add_out(parser, "runs/bench")
     parser.add_argument("--bench", metavar="DIGEST", help="work on this bench of the database (default: on all)")
