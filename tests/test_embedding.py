@@ -179,7 +179,7 @@ def test_the_command_goes_on_after_an_interruption(
     monkeypatch.setattr(embed_dataset, "embed", interrupted)
     assert main(call) == 130
     assert len(list((tmp_path / "digits.npz.parts").glob("*.npy"))) == 3
-    assert "the same command goes on from here" in capsys.readouterr().err
+    assert "Run the same command again to resume" in capsys.readouterr().err
     assert main(call) == 0
     assert len(calls) == 4 + 6  # nine parts, three of them from before
     assert json.loads(capsys.readouterr().out) == {"out": str(out), "images": 1797, "dim": 8}

@@ -9,6 +9,7 @@ Exit codes: 0 fine, 1 the work failed, 2 usage or configuration, 130 interrupted
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -54,19 +55,29 @@ EPILOG = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # threads that spin while they wait slow each other down
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no file name may end a command when it is printed
     arguments = build_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(arguments.run(arguments) or 0)
     except NearfieldError as error:
-        print(f"nearfield: {error}", file=sys.stderr)
-        return error.exit_code
+        return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        print("nearfield: interrupted; the same command goes on from here.", file=sys.stderr)
-        return 130
+        return _fail("Interrupted. Run the same command again to resume.", 130)
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        from nearfield.cli.crash import describe
+
+        return _fail(describe(error, getattr(arguments, "out", None)), 1)
+
+
+def _fail(message: str, exit_code: int) -> int:
+    print(f"nearfield: {message}", file=sys.stderr)
+    return exit_code
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -1,0 +1,85 @@
+"""How a command fails: the right exit code, one line, and a traceback only in a log file."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nearfield.cli import crash
+from nearfield.cli.main import main
+
+
+def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `nearfield data list` and every training fail like this."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("nearfield.data.names", fail)
+    monkeypatch.setattr("nearfield.training.loop.train", fail)
+
+
+def test_an_unexpected_error_is_one_line_and_a_log_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    failing(IndexError("list index\n  out of [/b] range" + 1000 * "x"), monkeypatch)
+    assert main(["data", "list"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    start, _, file = line.rpartition(" The traceback is in ")
+    assert start.startswith("nearfield: unexpected error, IndexError: list index out of [/b] rangexx")
+    assert len(start) < 400
+    log = Path(file.rstrip("."))
+    assert log.parent == tmp_path
+    assert log.stat().st_mode & 0o777 == 0o600
+    text = log.read_text()
+    assert text.startswith("nearfield 0.")
+    assert "Traceback (most recent call last)" in text
+    assert "x" * 1000 in text
+
+
+def test_the_log_file_is_in_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    failing(ZeroDivisionError(), monkeypatch)
+    call = ["train", "--set", "data.name=digits", "--set", "data.val_fraction=0.4", "--set", "sampler.batch_size=12"]
+    assert main([*call, "--out", str(tmp_path / "new")]) == 1
+    assert str(tmp_path / "temporary") in capsys.readouterr().err
+    (tmp_path / "run").mkdir()
+    assert main([*call, "--out", str(tmp_path / "run")]) == 1
+    assert str(tmp_path / "run" / "nearfield-error-") in capsys.readouterr().err
+
+
+def test_no_place_for_a_log_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    assert crash.describe(KeyError("a"), None) == (
+        "unexpected error, KeyError: 'a'. The traceback could not be written to a log file."
+    )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), signal.SIGTERM])
+def test_an_interruption_says_how_to_resume(
+    error: BaseException | signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        if isinstance(error, BaseException):
+            raise error
+        os.kill(os.getpid(), error)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("nearfield.data.names", interrupt)
+    try:
+        assert main(["data", "list"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "nearfield: Interrupted. Run the same command again to resume.\n"
+
+
+def test_a_file_name_that_cannot_be_encoded_is_printed_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "no\udcffwhere"]) == 2
+    assert "no\\udcffwhere" in capsys.readouterr().err
