@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from commands import COMMANDS, OPTIONS, Words
 
 from nearfield.cli import crash
 from nearfield.cli.main import main
@@ -83,3 +85,67 @@ def test_an_interruption_says_how_to_resume(
 def test_a_file_name_that_cannot_be_encoded_is_printed_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "no\udcffwhere"]) == 2
     assert "no\\udcffwhere" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Words that are no command, no option, no value
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line that the command prints before it ends with 2."""
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    return line
+
+
+def named(options: list[tuple[Words, argparse.Action]]) -> list[object]:
+    """Test cases named after command and option."""
+    return [pytest.param(words, a, id=" ".join([*words, *(a.option_strings[-1:] or [a.dest])])) for words, a in options]
+
+
+@pytest.mark.parametrize(("words", "action"), named([(w, a) for w, a in OPTIONS if a.option_strings]))
+def test_a_misspelt_option_names_the_nearest(
+    words: Words, action: argparse.Action, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = action.option_strings[-1]
+    for typo in (f"{option}{option[-1]}", f"{option[:-2]}{option[-1]}", f"{option[:-1]}={option[-1]}"):
+        line = refused([*words, typo, "3"], capsys)
+        assert line.startswith(f"nearfield: unknown option {typo.partition('=')[0]}; did you mean '-")
+        assert line.endswith(f"See `nearfield {' '.join(words)} --help`.")
+    assert f"'{option}'" in refused([*words, f"{option}{option[-1]}"], capsys)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_misspelt_command_names_the_nearest(words: Words, capsys: pytest.CaptureFixture[str]) -> None:
+    typo = f"{words[-1]}{words[-1][-1]}"
+    assert f"{typo!r}; did you mean {words[-1]!r}?" in refused([*words[:-1], typo], capsys)
+
+
+@pytest.mark.parametrize(("words", "action"), named([(w, a) for w, a in OPTIONS if a.choices]))
+def test_a_misspelt_choice_names_the_nearest(
+    words: Words, action: argparse.Action, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for choice in map(str, action.choices or ()):
+        line = refused([*words, *action.option_strings[-1:], f"{choice}{choice[-1]}"], capsys)
+        assert f"{choice}{choice[-1]}'; did you mean {choice!r}?" in line
+
+
+NUMBERS = [(w, a) for w, a in OPTIONS if getattr(a.type, "__qualname__", "").startswith("whole.")]
+
+
+@pytest.mark.parametrize(("words", "action"), named(NUMBERS))
+def test_a_number_must_be_one(words: Words, action: argparse.Action, capsys: pytest.CaptureFixture[str]) -> None:
+    option = action.option_strings[-1]
+    assert f"{option} must be a whole number; got 'three'." in refused([*words, option, "three"], capsys)
+    assert f"{option} must be a whole number; got '1.5'." in refused([*words, option, "1.5"], capsys)
+    assert f"{option} must be at least " in refused([*words, option, "-1"], capsys)
+
+
+def test_what_is_missing_or_too_much_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "required: -o/--out. See `nearfield embed --help`." in refused(["embed", "conv", "digits"], capsys)
+    assert "required: COMMAND" in refused([], capsys)
+    assert "unknown option --seed; did you mean '--seeds'?" in refused(["bench", "--seed", "3"], capsys)
+    assert "unrecognized arguments: c.npy" in refused(["eval", "a.npy", "b.npy", "c.npy"], capsys)
+    assert "a.npy is not a file" in refused(["eval", "--json", "--", "a.npy", "--ks.npy"], capsys)

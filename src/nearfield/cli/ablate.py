@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json, add_set
+from nearfield.cli.grammar import Commands, add_command, add_json, add_set, whole
 from nearfield.cli.pace import duration
-from nearfield.errors import InputError, RunError
+from nearfield.errors import RunError
 
 if TYPE_CHECKING:
     from nearfield.analysis.ablations.outcome import Outcome
@@ -41,9 +41,9 @@ def add_parser(commands: Commands) -> None:
     help = "train and test on this dataset (default: glyphs)"
     parser.add_argument("--data", default="glyphs", metavar="NAME", help=help)
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to train (default: the ablation's own)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="run every value with seeds 0 to N-1 (default: 3)")
+    parser.add_argument("--seeds", type=whole(1), metavar="N", help="run every value with seeds 0 to N-1 (default: 3)")
     help = "worker processes with one thread each (default: the number of cores)"
-    parser.add_argument("--jobs", type=int, metavar="N", help=help)
+    parser.add_argument("--jobs", type=whole(1), metavar="N", help=help)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: runs/ablate-NAME-DATA)")
     add_set(parser, "run.steps=800")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
@@ -57,11 +57,7 @@ def ablate(arguments: argparse.Namespace) -> None:
     from nearfield.bench.ablations import ablation, run_ablation
 
     study = ablation(arguments.name)
-    if arguments.seeds is not None and arguments.seeds < 1:
-        raise InputError(f"--seeds must be at least 1; got {arguments.seeds}.")
-    jobs = (os.cpu_count() or 1) if arguments.jobs is None else arguments.jobs
-    if jobs < 1:
-        raise InputError(f"--jobs must be at least 1; got {jobs}.")
+    jobs = arguments.jobs or os.cpu_count() or 1
     config = study.config(arguments.data, arguments.methods or (), arguments.seeds, arguments.overrides)
     benches = study.benches(config, arguments.values or ())
     if arguments.dry_run:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, add_storage
+from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, add_storage, whole
 from nearfield.cli.pace import duration
-from nearfield.errors import InputError, RunError
+from nearfield.errors import RunError
 
 if TYPE_CHECKING:
     from nearfield.bench.run import Watched
@@ -37,12 +37,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--methods", nargs="+", metavar="NAME", help="compare these methods (see `nearfield methods`), or `all`"
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="run every method with seeds 0 to N-1")
+    parser.add_argument("--seeds", type=whole(1), metavar="N", help="run every method with seeds 0 to N-1")
     parser.add_argument("--data", metavar="NAME", help="train and test on this dataset (see `nearfield data list`)")
     parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or your own as a TOML file")
-    parser.add_argument("--trials", type=int, metavar="N", help="settings to try for every method; 1: no search")
+    parser.add_argument("--trials", type=whole(1), metavar="N", help="settings to try for every method; 1: no search")
     help = "workers on this machine, one thread each (default: the cores); 0: only watch workers elsewhere"
-    parser.add_argument("--jobs", type=int, metavar="N", help=help)
+    parser.add_argument("--jobs", type=whole(0), metavar="N", help=help)
     add_storage(parser)
     add_out(parser, "runs/bench")
     add_set(parser, "run.steps=800")
@@ -54,8 +54,6 @@ def bench(arguments: argparse.Namespace) -> None:
     """Compare methods; see `nearfield.bench.run`."""
     config = bench_config(arguments)
     jobs = (os.cpu_count() or 1) if arguments.jobs is None else arguments.jobs
-    if jobs < 0:
-        raise InputError(f"--jobs must be at least 0, to only watch; got {jobs}.")
     if arguments.dry_run:
         _say_plan(config, jobs, arguments.json)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import nearfield as nf
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json
+from nearfield.cli.grammar import Commands, add_command, add_json, whole
 from nearfield.errors import NearfieldError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def add_parser(commands: Commands) -> None:
     _add_name(sheet)
     sheet.add_argument("-o", "--out", type=Path, metavar="PNG", help="file to write (default: NAME.png)")
     help = "classes to show, one per row (default: 12)"
-    sheet.add_argument("--classes", type=int, default=12, metavar="N", help=help)
+    sheet.add_argument("--classes", type=whole(1), default=12, metavar="N", help=help)
 
 
 def _add_add(actions: Commands) -> None:
@@ -72,7 +72,7 @@ def _add_leaks(actions: Commands) -> None:
     parser = add_command(actions, "leaks", data_leaks, summary, examples="nearfield data leaks cub")
     _add_name(parser)
     help = "bits of the 128-bit perceptual hash that may differ (default: 12)"
-    parser.add_argument("--distance", type=int, default=12, metavar="BITS", help=help)
+    parser.add_argument("--distance", type=whole(0), default=12, metavar="BITS", help=help)
     add_json(parser)
 
 

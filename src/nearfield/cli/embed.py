@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json
+from nearfield.cli.grammar import Commands, add_command, add_json, whole
 
 DETAILS = """
 Writes an .npz file with the arrays embeddings (N, D), labels (N,), paths (N,) where the images are files, and info.
@@ -28,10 +28,10 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NPZ", help="file to write")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of the backbone")
     parser.add_argument("--split", choices=("all", "train", "test"), default="all", help="images (default: all)")
-    parser.add_argument("--size", type=int, metavar="PIXELS", help="resize images to this side length")
+    parser.add_argument("--size", type=whole(1), metavar="PIXELS", help="resize images to this side length")
     resize = "crop: keep the central square; square: keep all of the image, distorted to a square (default: crop)"
     parser.add_argument("--resize", choices=("crop", "square"), default="crop", help=resize)
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images per batch (default: 64)")
+    parser.add_argument("--batch-size", type=whole(1), default=64, metavar="N", help="images per batch (default: 64)")
     add_json(parser, "what was written")
 
 

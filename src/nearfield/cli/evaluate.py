@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json
+from nearfield.cli.grammar import Commands, add_command, add_json, whole
 
 DETAILS = """
 Every item is a query and searches all other items; with --gallery, queries search the gallery instead.
@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--gallery", type=Path, metavar="FILE", help="search these embeddings")
     parser.add_argument("--gallery-labels", type=Path, metavar="FILE", help="labels of the gallery")
     ks = "cut-offs of recall@K (default: 1 2 4 8)"
-    parser.add_argument("--ks", nargs="+", type=int, default=[1, 2, 4, 8], metavar="K", help=ks)
+    parser.add_argument("--ks", nargs="+", type=whole(1), default=[1, 2, 4, 8], metavar="K", help=ks)
     parser.add_argument("--metrics", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
     help = "how items are ranked (default: cosine)"
     parser.add_argument("--distance", choices=("cosine", "euclidean", "hamming"), default="cosine", help=help)

@@ -32,7 +32,7 @@ from nearfield.cli import (
     weights,
     worker,
 )
-from nearfield.cli.grammar import Help
+from nearfield.cli.grammar import Parser
 from nearfield.errors import NearfieldError
 
 # in the order of the help
@@ -58,9 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # no file name may end a command when it is printed
-    arguments = build_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
+    arguments = argparse.Namespace()
     try:
+        arguments = build_parser().parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.run(arguments) or 0)
     except NearfieldError as error:
         return _fail(str(error), error.exit_code)
@@ -85,9 +86,9 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The whole grammar; importing nothing heavy."""
-    parser = argparse.ArgumentParser("nearfield", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help)
+    parser = Parser("nearfield", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"nearfield {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

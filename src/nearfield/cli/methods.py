@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import nearfield as nf
@@ -57,6 +56,8 @@ def _list(values: Mapping[str, Any]) -> str:
 
 
 def _facts(m: Method) -> dict[str, Any]:
+    from dataclasses import asdict
+
     return {
         "name": m.name,
         "source": m.source,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from typing import TYPE_CHECKING
 
 import nearfield as nf
@@ -53,6 +52,8 @@ def recipes(arguments: argparse.Namespace) -> None:
 
 def notes(name: str) -> str:
     """A recipe's docstring: where its numbers come from, and what differs here."""
+    import inspect
+
     from nearfield.recipes import RECIPES
 
     return inspect.getdoc(RECIPES[name]) or ""

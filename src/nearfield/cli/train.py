@@ -6,7 +6,7 @@ import argparse
 import os
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set
+from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, whole
 from nearfield.cli.progress import KINDS, StopFlag, report_progress
 
 DETAILS = """
@@ -27,9 +27,9 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "train", train, summary, details=DETAILS, examples=EXAMPLES)
     parser.add_argument("config", nargs="?", help="a recipe (see `nearfield recipes`) or a run's TOML file")
     add_out(parser, "runs/train")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="images per batch (sampler.batch_size)")
+    parser.add_argument("--batch-size", type=whole(2), metavar="N", help="images per batch (sampler.batch_size)")
     chunk = "embed the batch in chunks of N images: the same gradient with the memory of one chunk"
-    parser.add_argument("--chunk", type=int, metavar="N", help=chunk)
+    parser.add_argument("--chunk", type=whole(1), metavar="N", help=chunk)
     choices = ("tensorboard", "mlflow", "wandb")
     parser.add_argument(
         "--track", action="append", default=[], choices=choices, help="log metrics there too; may be repeated"

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from nearfield.cli.grammar import Commands, add_command, add_out, add_storage
+from nearfield.cli.grammar import Commands, add_command, add_out, add_storage, whole
 from nearfield.cli.progress import StopFlag
 from nearfield.errors import InputError
 
@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
     add_storage(parser)
     add_out(parser, "runs/bench")
     parser.add_argument("--bench", metavar="DIGEST", help="work on this bench of the database (default: on all)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: as the bench says)")
+    parser.add_argument("--threads", type=whole(1), metavar="N", help="threads of a run (default: as the bench says)")
     parser.add_argument("--once", action="store_true", help="do one task and end")
     parser.add_argument("--tied", action="store_true", help=argparse.SUPPRESS)  # end when the starting process does
 
