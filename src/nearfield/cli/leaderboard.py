@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.table import Table
 
 from nearfield.analysis.leaderboard import Board, percent, standings, title, verdict_lines
@@ -19,6 +20,10 @@ from nearfield.report import write_report
 
 TABLE_EVERY = 10.0  # seconds between two live tables
 LISTED = 20  # missing tasks
+TIME = "s/net"  # seconds of training per network
+METRICS = ("map@r", "r_precision", "recall@1", "recall@2", "recall@4", "recall@8", "nmi")
+LEAVE_OUT = ("recall@4", "recall@2", "recall@8", TIME, "nmi", "r_precision", "recall@1", "map@r")
+Row = tuple[str, str, dict[str, str]]  # mark, name, text by column
 LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
@@ -36,7 +41,7 @@ def watching(folder: Path) -> Iterator[Callable[[Watched], None]]:
                 results = watched.results()
                 board = _board(results, repeats=20)
                 if board:
-                    bar.above(leaderboard_table(board, results))
+                    bar.above(leaderboard_table(board, results, show.notes().width))
 
         yield update
 
@@ -45,30 +50,63 @@ def _board(results: BenchResults, repeats: int = 1000) -> Board | None:
     return standings(results, repeats=repeats) if any(method.seeds for method in results.methods) else None
 
 
-def leaderboard_table(board: Board, results: BenchResults) -> Table:
-    """The board as a terminal table, in percent, with the scores without training below."""
-    shown = ("map@r", "r_precision", "recall@1", "recall@2", "recall@4", "recall@8", "nmi")
-    metrics = [key for key in shown if any(key in one.scores for one in board.standings)]
-    seeds = max(len(one.seeds) for one in board.standings)
-    words = f"{results.data['name']}, {results.protocol['name']}, {seeds} seeds: percent, mean ± 95 % interval"
-    table = Table("", "method", *map(title, metrics), "s/net", title=words, title_justify="left")
-    for column in table.columns[2:]:
-        column.justify, column.no_wrap = "right", True
+def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:
+    """The board as a terminal table, in percent, with the untrained baselines below.
+
+    Where `width` is too small for all columns, metrics are left out; the names of the methods and the board's own
+    metric never are.
+    """
+    rows = _rows(board)
+    every = [key for key in (*METRICS, TIME) if any(key in cells for _, _, cells in rows)]
+    keys = _fitting(every, board.metric, rows, width)
+    seeds = show.count(max(len(one.seeds) for one in board.standings), "seed")
+    words = f"{results.data['name']}, {results.protocol['name']}, {seeds}: percent, mean ± 95 % interval"
+    table = Table(title=words, title_justify="left", caption_justify="left")
+    table.add_column("")
+    table.add_column("method", overflow="fold")
+    for key in keys:
+        table.add_column(_title(key), justify="right", no_wrap=True)
+    for number, (mark, name, cells) in enumerate(rows):
+        last = number == len(board.standings) - 1
+        table.add_row(mark, name, *(cells.get(key, "") for key in keys), end_section=last)
+    if len(keys) < len(every):
+        hidden = ", ".join(_title(key) for key in every if key not in keys)
+        table.caption = f"Not shown at this width: {hidden}."
+    return table
+
+
+def _rows(board: Board) -> list[Row]:
+    """The methods, then the baselines."""
+    rows: list[Row] = []
     for one in board.standings:
         mark = "★" if one.label == board.best else "≈" if one.label in board.like_best else ""
-        cells = [percent(one.scores[key]) if key in one.scores else "" for key in metrics]
-        table.add_row(mark, one.label + " †" * bool(one.unequal), *cells, f"{one.train_seconds:.1f}")
-    table.add_section()
+        cells = {key: percent(score) for key, score in one.scores.items()} | {TIME: f"{one.train_seconds:.1f}"}
+        rows.append((mark, one.label + " †" * bool(one.unequal), cells))
     for name, scores in board.floors.items():
-        table.add_row("", name, *[f"{100 * scores[key]:.2f}" if key in scores else "" for key in metrics], "")
-    return table
+        rows.append(("", name, {key: f"{100 * score:.2f}" for key, score in scores.items()}))
+    return rows
+
+
+def _fitting(keys: list[str], metric: str, rows: list[Row], width: int) -> list[str]:
+    """The columns that fit beside mark and name; those of LEAVE_OUT go first, in that order."""
+    widths = {key: max(len(_title(key)), *(len(cells.get(key, "")) for _, _, cells in rows)) for key in keys}
+    room = width - len("│   ┃ ") - max(len("method"), *(cell_len(name) for _, name, _ in rows)) - len(" │")
+    kept = list(keys)
+    for key in LEAVE_OUT:
+        if sum(widths[one] + len("  │") for one in kept) > room and key in kept and key != metric:
+            kept.remove(key)
+    return kept
+
+
+def _title(key: str) -> str:
+    return key if key == TIME else title(key)
 
 
 def say_results(results: BenchResults, arguments: argparse.Namespace) -> None:
     """The leaderboard and what it shows; then the report, which may take a while."""
     board = _board(results)
     if board and not arguments.json:
-        show.say(leaderboard_table(board, results))
+        show.say(leaderboard_table(board, results, show.results().width))
         unequal = [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
         show.say(*unequal, *verdict_lines(board))
     report = write_report(arguments.out, arguments.out / "report.html") if board else None
@@ -85,7 +123,7 @@ def say_so_far(watched: Watched) -> None:
     results = watched.results()
     board = _board(results)
     if board:
-        show.say(leaderboard_table(board, results))
+        show.say(leaderboard_table(board, results, show.results().width))
     show.note(f"{watched.done} of {watched.total} tasks are done. Missing:")
     show.note(*(f"  {line}" for line in results.missing[:LISTED]))
     if len(results.missing) > LISTED:
