@@ -47,6 +47,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "--methods", "fastpa"], "there is no method 'fastpa'; did you mean 'fastap'?"),
         (["bench", "--seeds", "0"], "seeds"),
         (["bench", "--jobs", "-1"], "--jobs must be at least 0; got -1. See `nearfield bench --help`."),
+        (["train", "--set", "run.steps=20"], "for a single run write --set steps=20."),
         (["train", "nowhere.toml"], "cannot read the config nowhere.toml"),
         (["train", "--set", "data.name=glyph"], "did you mean 'glyphs'?"),
         (["methods", "triplets"], "did you mean 'triplet'?"),

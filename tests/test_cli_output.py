@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,26 @@ def test_names_are_printed_as_they_are(
 def test_folders_are_printed_as_they_are(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--out", str(tmp_path / folder / "run"), *SMALL]) == 0
     assert f"Folder: {tmp_path / folder / 'run'}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("progress", ["bar", "none"])
+def test_training_prints_its_result(progress: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--out", str(tmp_path / "run"), "--progress", progress, *SMALL]) == 0
+    shown = capsys.readouterr()
+    assert re.match(r"multi_similarity seed 0, step \d+: test recall@1 \d", shown.out)
+    assert (shown.err == "") == (progress == "none")
+
+
+def test_json_progress_keeps_to_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--out", str(tmp_path / "run"), "--progress", "json", *SMALL]) == 0
+    assert [json.loads(line)["step"] for line in capsys.readouterr().out.splitlines()][-1] == 1
+
+
+def test_a_plan_has_singulars(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["run.sampler.batch_size=8", "run.data.name=digits", "run.steps=1"]
+    call = ["bench", "--methods", "fastap", "--seeds", "1", "--dry-run"]
+    assert main([*call, *(word for option in options for word in ("--set", option))]) == 0
+    assert "1 seed; 1 network each, 1 in all, of 1 step." in capsys.readouterr().out
 
 
 def test_every_metric_is_explained_and_only_shares_are_percentages(

@@ -124,9 +124,9 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     spaces = {label: ", ".join(space) for label, (_, _, space) in zip(found.labels, found.starts, strict=True)}
     rows = [(label, spaces[label]) if trials else (label,) for label in found.labels]
     show.say(show.table(("method", "searched") if trials else ("method",), rows))
-    words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    about = duration(seconds)
+    words = ", ".join(show.count(count, name.removesuffix("s")) for name, count in counts.items() if count)
+    each, steps = show.count(found.protocol.folds, "network"), show.count(config.run.steps, "step")
     show.say(
-        f"{config.run.data.name} by the protocol {found.protocol.name}: {words}; {found.protocol.folds} networks each, "
-        f"{networks} of {config.run.steps} steps in all. About {about} with {jobs} at a time."
+        f"{config.run.data.name} by the protocol {found.protocol.name}: {words}; {each} each, {networks} in all, "
+        f"of {steps}. About {duration(seconds)} with {jobs} at a time."
     )

@@ -49,7 +49,7 @@ def lint(arguments: argparse.Namespace) -> int:
     if runs:
         names = {run.data.name for run in runs}
         dataset = _dataset(*names) if len(names) == 1 else None
-        found += [(f"{len(runs)} runs", sin) for sin in lint_runs(runs, dataset)]
+        found += [(show.count(len(runs), "run"), sin) for sin in lint_runs(runs, dataset)]
     _say(found, arguments.json)
     return 1 if found else 0
 

@@ -8,6 +8,7 @@ import os
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, whole
 from nearfield.cli.progress import KINDS, StopFlag, report_progress
+from nearfield.errors import InputError
 
 DETAILS = """
 Without a configuration it trains Multi-Similarity on the built-in glyphs. The step is chosen by validation classes,
@@ -35,7 +36,10 @@ def add_parser(commands: Commands) -> None:
         "--track", action="append", default=[], choices=choices, help="log metrics there too; may be repeated"
     )
     add_set(parser, "optimizer.lr=1e-3")
-    progress = "bar: a bar or log lines on standard error; json: JSON lines on standard output (default: bar)"
+    progress = (
+        "bar: a bar or log lines on standard error; json: JSON lines on standard output; none: only the result "
+        "(default: bar)"
+    )
     parser.add_argument("--progress", choices=KINDS, default="bar", help=progress)
     add_json(parser)
 
@@ -53,6 +57,7 @@ def train(arguments: argparse.Namespace) -> None:
         values.setdefault("sampler", {})["batch_size"] = arguments.batch_size
     if arguments.chunk is not None:
         values["chunk"] = arguments.chunk
+    _check_overrides(arguments.overrides)
     config = build_config(RunConfig, merge(values, arguments.overrides))
     dataset = check(config)
     stopping = StopFlag().listen()
@@ -68,7 +73,16 @@ def train(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt from None
     if first and arguments.json:
         show.say_json(result)
-    elif first and arguments.progress == "bar":
+    elif first and arguments.progress != "json":  # which keeps standard output to JSON lines
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
         show.say(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}")
         show.say(f"Folder: {arguments.out}")
+
+
+def _check_overrides(overrides: list[str]) -> None:
+    """A bench calls the keys of its runs `run.KEY`; here there is only one run."""
+    for override in overrides:
+        if override.startswith("run."):
+            raise InputError(
+                f"--set {override}: `run.` is for `nearfield bench`; for a single run write --set {override[4:]}."
+            )
