@@ -48,6 +48,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "--seeds", "0"], "seeds"),
         (["bench", "--jobs", "-1"], "--jobs must be at least 0; got -1. See `nearfield bench --help`."),
         (["train", "--set", "run.steps=20"], "for a single run write --set steps=20."),
+        (["bench", "--set", "steps=20"], "steps is a setting of the runs; write --set run.steps=20."),
+        (["ablate", "bins", "--set", "optimizer.lr=1"], "write --set run.optimizer.lr=1."),
         (["train", "nowhere.toml"], "cannot read the config nowhere.toml"),
         (["train", "--set", "data.name=glyph"], "did you mean 'glyphs'?"),
         (["methods", "triplets"], "did you mean 'triplet'?"),
