@@ -19,6 +19,7 @@ from nearfield.data.pictures import Paths, Pictures, digests_of
 from nearfield.errors import InputError
 from nearfield.export import embed_dataset
 from nearfield.export.embed_dataset import at_size, embed_to_file, open_model
+from nearfield.metrics.from_files import holds_training
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
 from nearfield.training.loop import train
 
@@ -167,7 +168,7 @@ def test_the_command_goes_on_after_an_interruption(
     run: Path, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "digits.npz"
-    call = ["embed", str(run), "digits", "-o", str(out), "--json"]
+    call = ["embed", str(run), "digits", "--part", "all", "-o", str(out), "--json"]
     real, calls = embed_dataset.embed, []
 
     def interrupted(*args: Any) -> torch.Tensor:
@@ -182,9 +183,38 @@ def test_the_command_goes_on_after_an_interruption(
     assert "Run the same command again to resume" in capsys.readouterr().err
     assert main(call) == 0
     assert len(calls) == 4 + 6  # nine parts, three of them from before
-    assert json.loads(capsys.readouterr().out) == {"out": str(out), "images": 1797, "dim": 8}
-    assert main(["eval", str(out), "--json"]) == 0
-    assert 0 < json.loads(capsys.readouterr().out)["recall@1"] <= 1
+    assert json.loads(capsys.readouterr().out) == {"out": str(out), "part": "all", "images": 1797, "dim": 8}
+
+
+def test_the_test_part_is_the_default_and_eval_warns_of_training_images(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = {part: tmp_path / f"of-{part}.npz" for part in ("", "test", "train", "all")}
+    for part, file in out.items():
+        assert main(["embed", str(run), "digits", "-o", str(file), *(["--split", part] if part else [])]) == 0
+        shown = capsys.readouterr()
+        assert ("all digits" if part == "all" else f"the {part or 'test'} part of digits") in shown.out
+        assert ("--part all embeds every image" in shown.err) == (part == "")
+    assert out[""].read_bytes() == out["test"].read_bytes()
+    for part, file in out.items():
+        assert main(["eval", str(file), "--json"]) == 0
+        shown = capsys.readouterr()
+        assert 0 < json.loads(shown.out)["recall@1"] <= 1
+        assert ("holds images of the training part too" in shown.err) == (part in ("train", "all"))
+    assert main(["eval", str(out["test"]), "--gallery", str(out["all"]), "--json"]) == 0
+    assert f"{out['all']} holds images of the training part too" in capsys.readouterr().err
+
+
+def test_files_of_somebody_else_say_nothing_about_training(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "x.npz", {"embeddings": np.eye(4), "labels": np.array([0, 0, 1, 1])}
+    for info in ("", "{", "[1]", '{"split": "test"}', '{"split": "all", "train_images": 0}'):
+        np.savez(path, info=np.array(info), **arrays)
+        assert not holds_training(path)
+    np.savez(path, **arrays)
+    assert not holds_training(path)
+    assert not holds_training(tmp_path / "none.csv")
+    np.savez(path, info=np.array('{"split": "all"}'), **arrays)  # before files counted their training images
+    assert holds_training(path)
 
 
 @pytest.mark.slow

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, whole
+
+if TYPE_CHECKING:
+    from nearfield.export.embed_dataset import Split
 
 DETAILS = """
 Writes an .npz file with the arrays embeddings (N, D), labels (N,), paths (N,) where the images are files, and info.
 Interrupt it at any time: the same command resumes.
 """
 EXAMPLES = """
-nearfield embed efficientnet_lite0 photos/ --split test -o photos.npz
 nearfield embed runs/train digits -o digits.npz && nearfield eval digits.npz
+nearfield embed efficientnet_lite0 photos/ --part all -o photos.npz
 """
 
 
@@ -27,7 +31,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("data", help="a dataset (see `nearfield data list`) or the path to one")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NPZ", help="file to write")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of the backbone")
-    parser.add_argument("--split", choices=("all", "train", "test"), default="all", help="images (default: all)")
+    part = "images to embed (default: test, the classes a run does not train on; all if the dataset has no split)"
+    parser.add_argument("--part", "--split", choices=("train", "test", "all"), help=part)
     parser.add_argument("--size", type=whole(1), metavar="PIXELS", help="resize images to this side length")
     resize = "crop: keep the central square; square: keep all of the image, distorted to a square (default: crop)"
     parser.add_argument("--resize", choices=("crop", "square"), default="crop", help=resize)
@@ -42,9 +47,13 @@ def embed(arguments: argparse.Namespace) -> None:
     dataset = open_images(arguments.data)
     model = open_model(arguments.model, arguments.weights, dataset)
     dataset = at_size(dataset, arguments.size, arguments.resize) if arguments.size else as_trained(dataset, model)
+    part: Split = arguments.part or ("test" if len(dataset.train_rows()) and len(dataset.test_rows()) else "all")
     with show.bar("Embedding images") as bar:
-        images, dim = embed_to_file(model, dataset, arguments.out, arguments.split, arguments.batch_size, bar)
+        images, dim = embed_to_file(model, dataset, arguments.out, part, arguments.batch_size, bar)
     if arguments.json:
-        show.say_json({"out": str(arguments.out), "images": images, "dim": dim})
-    else:
-        show.say(f"Embeddings: {arguments.out}, {show.count(images, 'image')}, {dim} dimensions")
+        show.say_json({"out": str(arguments.out), "part": part, "images": images, "dim": dim})
+        return
+    which = "all" if part == "all" else f"the {part} part of"
+    show.say(f"Embeddings: {arguments.out}, {show.count(images, 'image')} ({which} {arguments.data}), {dim} dimensions")
+    if arguments.part is None and part == "test":
+        show.note("Only the test part was embedded; --part all embeds every image.")

@@ -25,6 +25,10 @@ Formats:
 """
 DEFAULT = ("recall", "r_precision", "map_at_r", "nmi")
 NOT_SHARES = ("distance_ratio", "effective_rank", "uniformity", "queries", "queries_without_match")
+WARNING = (
+    "holds images of the training part too, and a model scores higher on classes that it was trained on. "
+    "`nearfield embed --part test` embeds the test part alone."
+)
 EXAMPLES = """
 nearfield eval embeddings.npy labels.npy --ks 1 10 100 1000 --metrics recall map_at_r
 nearfield eval queries.npz --gallery gallery.npz --per-query scores.csv
@@ -54,7 +58,7 @@ def add_parser(commands: Commands) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Metrics of embeddings on disk; see `nearfield.metrics.from_files`."""
-    from nearfield.metrics.from_files import evaluate_files
+    from nearfield.metrics.from_files import evaluate_files, holds_training
 
     scores = evaluate_files(
         arguments.embeddings,
@@ -67,6 +71,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
         ties=arguments.ties,
         per_query=arguments.per_query,
     )
+    for path in filter(None, (arguments.embeddings, arguments.gallery)):
+        if holds_training(path):
+            show.note(f"nearfield: {path} {WARNING}")
     if arguments.json:
         show.say_json(scores)
     else:

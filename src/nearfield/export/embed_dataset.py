@@ -89,6 +89,7 @@ def embed_to_file(
     origin = model.pretrained._asdict() if model.pretrained else None
     info: dict[str, Any] = {"model": origin, "dim": model.dim, "data": dataset.fingerprint, "nearfield": __version__}
     info |= {"images": dataset.summary()["image_size"], "split": split}
+    info["train_images"] = int(np.isin(rows, dataset.train_rows()).sum())
     parts = _open_parts(out, {**info, "batch_size": batch_size, "part": PART})
     report = progress or _silent
     for start in range(0, len(rows), PART):

@@ -40,7 +40,7 @@ def _use(description: Mapping[str, Any]) -> str:
         call = f"vectors = model.embed(features)  # (N, {dim}){length}, of features (N, {count})"
     return (
         f'```python\nimport nearfield as nf\n\nmodel = nf.load("path/to/this/folder")\n{call}\n```\n\n'
-        "`nearfield embed path/to/this/folder DATA -o vectors.npz` embeds a whole dataset."
+        "`nearfield embed path/to/this/folder DATA --part all -o vectors.npz` embeds a whole dataset."
     )
 
 

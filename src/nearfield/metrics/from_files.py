@@ -13,6 +13,7 @@ Labels may come in a file of their own: a vector in one of these formats, or .tx
 from __future__ import annotations
 
 import csv
+import json
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,6 +79,18 @@ def evaluate_files(
     if per_query is not None:
         _write(per_query, queries, found)
     return scores
+
+
+def holds_training(path: Path) -> bool:
+    """Whether a file says that it holds training images: `nearfield embed` writes into `info` what it embedded."""
+    if path.suffix != ".npz":
+        return False
+    with np.load(path, allow_pickle=False) as archive:
+        try:
+            info = json.loads(str(archive["info"]))
+            return bool(info.get("train_images", info.get("split") in ("all", "train")))
+        except (KeyError, ValueError, AttributeError):  # a file of somebody else
+            return False
 
 
 def read_table(path: Path) -> Table:

@@ -8,7 +8,7 @@ from nearfield.config import DataConfig, MethodConfig, ModelConfig, OptimizerCon
 def cub_lite0_features() -> RunConfig:
     """A head of 128 dims on frozen EfficientNet-Lite0 features of CUB, from their principal components; ten seconds.
 
-    Needs the features once: `nearfield embed efficientnet_lite0 cub --size 224 -o cub_lite0.npz`, then
+    Needs the features once: `nearfield embed efficientnet_lite0 cub --part all --size 224 -o cub_lite0.npz`, then
     `nearfield data add cub_lite0 cub_lite0.npz`. Chosen by MAP@R of held-out training classes, from eight methods on
     two folds and seven settings on four: layer norm before the components and batches of 320 in place of 128 help,
     dropout and more steps do not.
