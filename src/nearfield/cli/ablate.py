@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfield.cli import show
-from nearfield.cli.bench import check_overrides
 from nearfield.cli.grammar import Commands, add_command, add_json, add_set, whole
 from nearfield.cli.pace import duration
 from nearfield.errors import RunError
@@ -59,7 +58,6 @@ def ablate(arguments: argparse.Namespace) -> None:
 
     study = ablation(arguments.name)
     jobs = arguments.jobs or os.cpu_count() or 1
-    check_overrides(arguments.overrides)
     config = study.config(arguments.data, arguments.methods or (), arguments.seeds, arguments.overrides)
     benches = study.benches(config, arguments.values or ())
     if arguments.dry_run:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, add_storage, whole
 from nearfield.cli.pace import duration
-from nearfield.errors import InputError, RunError
+from nearfield.errors import RunError
 
 if TYPE_CHECKING:
     from nearfield.bench.run import Watched
@@ -96,18 +96,7 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
         values["protocol"] = arguments.protocol
     if arguments.trials is not None:
         values["trials"] = arguments.trials
-    check_overrides(arguments.overrides)
     return build_config(BenchConfig, merge(values, arguments.overrides))
-
-
-def check_overrides(overrides: list[str]) -> None:
-    """InputError for a setting of the runs that is written as if it were the bench's own."""
-    from nearfield.config import BenchConfig, RunConfig
-
-    for override in overrides:
-        key = override.partition("=")[0].partition(".")[0].strip()
-        if key in RunConfig.model_fields and key not in BenchConfig.model_fields:
-            raise InputError(f"--set {override}: {key} is a setting of the runs; write --set run.{override}.")
 
 
 def _method_names(given: list[str]) -> list[str]:

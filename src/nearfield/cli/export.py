@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 REAL = 16  # test images that both sides embed
 DETAILS = """
 The folder holds the weights, the configuration of the network and its input, and a model card. `nearfield.load` opens
-it in Python, `nearfield embed` embeds with it; with --onnx, ONNX Runtime runs it without Python or torch.
+it in Python, `nearfield embed` embeds with it; with --onnx, ONNX Runtime runs it without torch.
 """
 EXAMPLES = """
 nearfield export runs/train -o birds

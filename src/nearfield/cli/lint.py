@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Found: TypeAlias = "tuple[str, Sin]"  # where it was read, what it is
 DETAILS = """
 Reads the configurations of a bench, or of runs that are compared with each other, and names what biases the
-comparison: too few seeds, untuned baselines, unequal budgets, choosing by test scores. Exit code 1 if it finds any.
+comparison: too few seeds, untuned methods, unequal budgets, choosing by test scores. Exit code 1 if it finds any.
 """
 
 

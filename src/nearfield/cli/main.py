@@ -1,9 +1,9 @@
 """The command line: `nearfield COMMAND`.
 
-Every command is a module of this room that holds its grammar (`add_parser`) and its function. They import what is heavy
-(torch, numpy, pydantic, rich) inside functions, so that `nearfield --help` answers at once.
+Every command is a module of this package that holds its grammar (`add_parser`) and its function. Heavy imports (torch,
+numpy, pydantic, rich) are inside functions, so that `nearfield --help` answers at once.
 
-Exit codes: 0 fine, 1 the work failed, 2 usage or configuration, 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 bad input or configuration, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ EPILOG = """examples:
   nearfield bench                        compare three methods on the built-in glyphs, with a report
   nearfield bench --dry-run              what that would run, and how long it would take
   nearfield train --set method.name=fastap --out runs/fastap
-  nearfield eval embeddings.npy labels.npy --ks 1 10 100
-  nearfield methods multi_similarity     the idea, the equation, the defaults, the source
+  nearfield export runs/fastap -o model  the trained model as a folder that stands alone
+  nearfield embed model photos/ -o photos.npz
+  nearfield eval photos.npz --ks 1 10 100
+  nearfield methods multi_similarity     equation, defaults and source of a method
 
-`nearfield COMMAND --help` explains a command. Exit codes: 0 fine, 1 failed, 2 usage, 130 interrupted."""
+`nearfield COMMAND --help` explains a command.
+Exit codes: 0 success, 1 failure, 2 bad input, 130 interrupted (run the same command again to resume)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,12 +85,12 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Being told to end is being interrupted: what is running saves first."""
+    """Treat SIGTERM like Ctrl-C: what is running saves first."""
     raise KeyboardInterrupt
 
 
 def build_parser() -> Parser:
-    """The whole grammar; importing nothing heavy."""
+    """The grammar of all commands; imports nothing heavy."""
     parser = Parser("nearfield", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"nearfield {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

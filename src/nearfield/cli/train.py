@@ -8,7 +8,6 @@ import os
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, whole
 from nearfield.cli.progress import KINDS, StopFlag, report_progress
-from nearfield.errors import InputError
 
 DETAILS = """
 Without a configuration it trains Multi-Similarity on the built-in glyphs. The step is chosen by validation classes,
@@ -57,7 +56,6 @@ def train(arguments: argparse.Namespace) -> None:
         values.setdefault("sampler", {})["batch_size"] = arguments.batch_size
     if arguments.chunk is not None:
         values["chunk"] = arguments.chunk
-    _check_overrides(arguments.overrides)
     config = build_config(RunConfig, merge(values, arguments.overrides))
     dataset = check(config)
     stopping = StopFlag().listen()
@@ -77,12 +75,3 @@ def train(arguments: argparse.Namespace) -> None:
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
         show.say(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}")
         show.say(f"Folder: {arguments.out}")
-
-
-def _check_overrides(overrides: list[str]) -> None:
-    """A bench calls the keys of its runs `run.KEY`; here there is only one run."""
-    for override in overrides:
-        if override.startswith("run."):
-            raise InputError(
-                f"--set {override}: `run.` is for `nearfield bench`; for a single run write --set {override[4:]}."
-            )
