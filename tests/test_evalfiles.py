@@ -108,14 +108,14 @@ def test_bad_files_are_refused_in_plain_words(tmp_path: Path) -> None:
         ("none.npy", "is not a file; check the path"),
         ("x.mat", "must end in one of .npy, .npz, .csv"),
         ("x.npy", "labels must be given, because"),
-        ("y.npy", "must hold a matrix of embeddings; found none"),
+        ("y.npy", "must hold a matrix of embeddings; got none"),
         ("objects.npy", "cannot be read as .npy"),
         ("broken.npz", "cannot be read as .npz"),
         ("broken.safetensors", "cannot be read as .safetensors"),
         ("empty.csv", "must hold at least one row"),
         ("ragged.csv", "cannot be read as .csv"),
         ("words.csv", "cannot be read as .csv"),
-        ("twice.csv", "must hold each id once; found 7 2 times"),
+        ("twice.csv", "must hold each id once; got 7 2 times"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             evaluate(tmp_path / path)

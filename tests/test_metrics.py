@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
 import nearfield.metrics.ranking.places
-from nearfield.metrics import formulas as tie
-from nearfield.metrics import nearest_neighbours, retrieval_metrics
-from nearfield.metrics.formulas import Places
+from nearfield.metrics import formulas, nearest_neighbours, retrieval_metrics
+from nearfield.metrics.ranking.matches import MatchPlaces
 
 RETRIEVAL = ("recall", "r_precision", "map_at_r", "map", "mrr")
 DISTANCES = ("cosine", "euclidean", "hamming")
@@ -147,7 +146,9 @@ def test_closed_forms_equal_the_mean_over_all_orders(
     before = min(before, above)
     total = before + matches + more
     row = torch.ones(1, matches, dtype=torch.float64)
-    places = Places(row * above, row * before, row * (matches + misses), row * matches, torch.tensor([float(total)]))
+    places = MatchPlaces(
+        row * above, row * before, row * (matches + misses), row * matches, torch.tensor([float(total)])
+    )
     sums = dict.fromkeys(["map@r", "map", "r_precision"], 0.0)
     hits, firsts = dict.fromkeys(range(1, 9), 0.0), 0.0
     orders = list(permutations([True] * matches + [False] * misses))
@@ -163,23 +164,27 @@ def test_closed_forms_equal_the_mean_over_all_orders(
                 sums["r_precision"] += 1 / total
         firsts += 1 / first
         hits = {k: count + (first <= k) for k, count in hits.items()}
-    for name, function in (("map@r", tie.map_at_r), ("map", tie.average_precision), ("r_precision", tie.r_precision)):
+    for name, function in (
+        ("map@r", formulas.map_at_r),
+        ("map", formulas.average_precision),
+        ("r_precision", formulas.r_precision),
+    ):
         assert float(function(places)) == pytest.approx(sums[name] / len(orders), abs=1e-12)
-    assert float(tie.reciprocal_rank(places)) == pytest.approx(firsts / len(orders), abs=1e-12)
+    assert float(formulas.reciprocal_rank(places)) == pytest.approx(firsts / len(orders), abs=1e-12)
     for k, count in hits.items():
-        assert float(tie.recall_at(places, k)) == pytest.approx(count / len(orders), abs=1e-10)
+        assert float(formulas.recall_at(places, k)) == pytest.approx(count / len(orders), abs=1e-10)
 
 
 def test_long_ties_stay_accurate() -> None:
     above, t, r = 10.0, 50_000.0, 3.0
     row = torch.full((1, 3), 1.0, dtype=torch.float64)
-    places = Places(row * above, row * 0, row * t, row * r, torch.tensor([r], dtype=torch.float64))
+    places = MatchPlaces(row * above, row * 0, row * t, row * r, torch.tensor([r], dtype=torch.float64))
     miss = np.cumprod([(t - r - j) / (t - j) for j in range(990)])
-    assert float(tie.recall_at(places, 1000)) == pytest.approx(1 - miss[-1], rel=1e-9)
+    assert float(formulas.recall_at(places, 1000)) == pytest.approx(1 - miss[-1], rel=1e-9)
     first = np.concatenate([[1.0], np.cumprod((t - r - np.arange(int(t - r))) / (t - np.arange(int(t - r))))])
     chance = first * r / (t - np.arange(len(first)))
     assert chance.sum() == pytest.approx(1)
-    assert float(tie.reciprocal_rank(places)) == pytest.approx(
+    assert float(formulas.reciprocal_rank(places)) == pytest.approx(
         float((chance / (above + 1 + np.arange(len(first)))).sum())
     )
 

@@ -1,7 +1,18 @@
-"""The evaluator: exact, streamed, independent of the order of rows; `retrieval_metrics` is the way in."""
+"""The evaluator: exact, streamed, independent of the order of rows; `retrieval_metrics` is the entry point.
+
+What a metric means:       api.py (matches, galleries, means, options), formulas.py (the equation of each metric)
+How it is computed:        ranking/ (places of matches in rankings that are never sorted as a whole)
+Metrics of whole sets:     clustering.py, verification.py
+Arguments and input:       settings.py, checks.py; sharded.py for several processes
+Built on it:               neighbours.py, dataset_scores.py (test splits), from_files.py (embeddings on disk)
+"""
 
 from __future__ import annotations
 
-from nearfield.metrics.api import METRICS, KMeans, PerQuery, nearest_neighbours, retrieval_metrics
+from nearfield.metrics.api import retrieval_metrics
+from nearfield.metrics.clustering import KMeans
+from nearfield.metrics.formulas import PerQuery
+from nearfield.metrics.neighbours import nearest_neighbours
+from nearfield.metrics.settings import METRICS
 
 __all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]

@@ -6,8 +6,9 @@ A query's *matches* are the gallery items with its label. Without a gallery the 
 query is left out of its own ranking by index. R is the number of a query's matches.
     recall@K     a match among the first K (hit rate)     r_precision  share of matches among the first R
     precision@1  the same as recall@1                     map@r        (1/R) sum over k <= R of rel(k) P(k)
-    map          the same over all k                      mrr          1 / place of the first match
-Tied items come in random order and scores are expected values, unless `ties` puts matches first or last (`ties.py`).
+    map          the same over all k                      mrr          1 / rank of the first match
+Each is the mean over queries of a formula in `formulas.py`. Tied items come in random order and scores are expected
+values, unless `ties` puts matches first or last.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, cast, overload
 
 import torch
 from torch import Tensor
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from nearfield.errors import InputError
 from nearfield.metrics import sharded, verification
@@ -31,39 +32,21 @@ from nearfield.metrics.checks import (
     same_length,
     same_width,
 )
-from nearfield.metrics.clustering import KMeans, clustering_scores
-from nearfield.metrics.formulas import Ties
-from nearfield.metrics.neighbours import nearest_neighbours
-from nearfield.metrics.ranking.vectors import Vectors, vector_sets
-from nearfield.metrics.scores import (
+from nearfield.metrics.clustering import clustering_scores
+from nearfield.metrics.formulas import PerQuery, mean_scores, score_queries
+from nearfield.metrics.ranking.vectors import VectorSet, vector_sets
+from nearfield.metrics.settings import (
     CLUSTERING,
+    DEFAULT_KS,
+    DEFAULT_METRICS,
     DIAGNOSTICS,
-    METRICS,
     VERIFICATION,
-    PerQuery,
-    Settings,
-    grouped_scores,
-    mean_scores,
-    query_scores,
+    EvalSettings,
+    Options,
+    Ties,
 )
 
-__all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]
-
 Gallery = Array | Mapping[str, Array] | None
-
-
-class Options(TypedDict, total=False):
-    """The less common arguments of `retrieval_metrics`, explained there."""
-
-    denominator: Literal["matched", "all"]
-    protocol: Literal["loo", "gallery1"]
-    repeats: int
-    seed: int
-    categories: Array | None
-    kmeans: KMeans
-    fmr: Sequence[float]
-    max_memory_mb: float
-    distributed: bool
 
 
 @overload
@@ -100,10 +83,10 @@ def retrieval_metrics(
 def retrieval_metrics(
     embeddings: Array,
     labels: Array,
-    ks: Sequence[int] = (1, 2, 4, 8),
+    ks: Sequence[int] = DEFAULT_KS,
     gallery: Gallery = None,
     gallery_labels: Gallery = None,
-    metrics: Sequence[str] = ("recall", "r_precision", "map_at_r", "nmi"),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     distance: Distance = "cosine",
     ties: Ties = "expected",
     per_query: bool = False,
@@ -131,7 +114,7 @@ def retrieval_metrics(
     distributed          what is given is this rank's shard; every rank scores its own queries against the shards of all
                          and returns the result for all, the same as in one process
     """
-    settings = Settings(tuple(ks), tuple(metrics), distance, ties, **options)
+    settings = EvalSettings(tuple(ks), tuple(metrics), distance, ties, **options)
     if (gallery is None) != (gallery_labels is None):
         raise InputError("gallery and gallery_labels must be given together; found only one of them.")
     if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):
@@ -152,9 +135,9 @@ def retrieval_metrics(
 class Sets:
     """All queries and all gallery items, of all ranks."""
 
-    queries: Vectors
+    queries: VectorSet
     codes: Tensor  # (Q,) int64 labels 0..C-1
-    gallery: Vectors  # the queries themselves when no gallery was given
+    gallery: VectorSet  # the queries themselves when no gallery was given
     gallery_codes: Tensor  # (N,)
     mine: slice  # the queries that this process scores
     categories: Array | None
@@ -164,7 +147,7 @@ class Sets:
         return self.queries is self.gallery
 
 
-def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Gallery, settings: Settings) -> Sets:
+def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Gallery, settings: EvalSettings) -> Sets:
     """Check the arguments and, in a distributed run, bring the shards together."""
     data = embedding_matrix(embeddings, "embeddings", settings.distance)
     names = label_array(labels, "labels")
@@ -189,36 +172,37 @@ def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Ga
     return Sets(queries, codes, ranked, codes if item_codes is None else item_codes, mine, categories)
 
 
-def _gallery_scores(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+def _gallery_scores(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
     """What depends on the gallery: retrieval and verification; scores per query are float64."""
     if settings.protocol == "gallery1":
-        result, found = _one_per_class(sets, settings)
+        result, found = _gallery_of_one_per_class(sets, settings)
     else:
-        found = _ranked(sets, settings)
+        found = _all_queries(sets, settings)
         result = mean_scores(found, settings)
     if sets.categories is not None:
-        result |= grouped_scores(found, sets.categories)
+        groups = found.by(sets.categories)
+        result |= {f"{name}/{group}": score for group, scores in groups.items() for name, score in scores.items()}
     if settings.wants(*VERIFICATION):
         self_index = torch.arange(len(sets.codes), device=sets.codes.device) if sets.one_set else None
-        task = settings.task(sets.queries, sets.gallery, sets.codes, sets.gallery_codes, self_index)
+        task = settings.ranking(sets.queries, sets.gallery, sets.codes, sets.gallery_codes, self_index)
         result |= _on_first_rank(lambda: verification.verification(task, settings.metrics, settings.fmr), settings)
     return result, found
 
 
-def _ranked(sets: Sets, settings: Settings) -> PerQuery:
+def _all_queries(sets: Sets, settings: EvalSettings) -> PerQuery:
     """Scores of all queries; in a distributed run each rank scores its own and all are brought together."""
     rows = torch.arange(len(sets.codes), device=sets.codes.device)[sets.mine]
     queries = sets.queries.part(rows) if settings.distributed else sets.queries
     self_index = rows if sets.one_set else None
-    task = settings.task(queries, sets.gallery, sets.codes[rows], sets.gallery_codes, self_index)
-    found = query_scores(task, settings)
+    task = settings.ranking(queries, sets.gallery, sets.codes[rows], sets.gallery_codes, self_index)
+    found = score_queries(task, settings)
     if not settings.distributed:
         return found
     scores = {name: sharded.gather_rows(score)[0] for name, score in found.scores.items()}
     return PerQuery(scores, sharded.gather_rows(found.relevant)[0])
 
 
-def _one_per_class(sets: Sets, settings: Settings) -> tuple[dict[str, float], PerQuery]:
+def _gallery_of_one_per_class(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
     """VehicleID's protocol: one random item per class is the gallery, the others are probes; the mean of all draws."""
     count, device = len(sets.codes), sets.codes.device
     generator = torch.Generator().manual_seed(settings.seed)
@@ -232,7 +216,7 @@ def _one_per_class(sets: Sets, settings: Settings) -> tuple[dict[str, float], Pe
         if not len(probes):
             raise InputError("labels must hold a class of two items for gallery1; every class has a single item.")
         parts = [(sets.queries.part(index), sets.codes[index]) for index in (probes, shown)]
-        found = query_scores(settings.task(parts[0][0], parts[1][0], parts[0][1], parts[1][1], None), settings)
+        found = score_queries(settings.ranking(parts[0][0], parts[1][0], parts[0][1], parts[1][1], None), settings)
         means.append(mean_scores(found, settings))
         probed[probes] = 1
         nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=device)
@@ -242,7 +226,7 @@ def _one_per_class(sets: Sets, settings: Settings) -> tuple[dict[str, float], Pe
 
 
 def _several_galleries(
-    embeddings: Array, labels: Array, gallery: Mapping[str, Array], gallery_labels: Gallery, settings: Settings
+    embeddings: Array, labels: Array, gallery: Mapping[str, Array], gallery_labels: Gallery, settings: EvalSettings
 ) -> tuple[dict[str, float], PerQuery]:
     """Scores against each gallery under its name, and their means over galleries."""
     if not isinstance(gallery_labels, Mapping) or gallery.keys() != gallery_labels.keys() or not gallery:
@@ -260,7 +244,7 @@ def _several_galleries(
     return result, PerQuery(scores, relevant)
 
 
-def _query_set_scores(sets: Sets, settings: Settings) -> dict[str, float]:
+def _query_set_scores(sets: Sets, settings: EvalSettings) -> dict[str, float]:
     """What depends on the queries alone: clustering and diagnostics."""
 
     def compute() -> dict[str, float]:
@@ -278,7 +262,7 @@ def _query_set_scores(sets: Sets, settings: Settings) -> dict[str, float]:
     return _on_first_rank(compute, settings) if settings.wants(*CLUSTERING, *DIAGNOSTICS) else {}
 
 
-def _on_first_rank(compute: Callable[[], dict[str, float]], settings: Settings) -> dict[str, float]:
+def _on_first_rank(compute: Callable[[], dict[str, float]], settings: EvalSettings) -> dict[str, float]:
     """Compute here, or in a distributed run on rank 0 for all."""
     if not settings.distributed:
         return compute()

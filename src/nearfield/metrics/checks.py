@@ -6,24 +6,17 @@ Axes: N items, D dimensions (bits of a binary code count as dimensions).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfield.errors import InputError, nearest
+from nearfield.errors import InputError
 
 Distance = Literal["cosine", "euclidean", "hamming"]
-DISTANCES: tuple[str, ...] = get_args(Distance)
 Array = Tensor | NDArray[Any] | Sequence[Any]
-
-
-def one_of(argument: str, value: str, valid: Sequence[str]) -> None:
-    """Refuse a word that is not among the valid ones, naming the closest."""
-    if value not in valid:
-        raise InputError(f"{argument} must be one of {', '.join(valid)}; found {value!r}: {nearest(value, valid)}")
 
 
 def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
@@ -31,14 +24,14 @@ def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
     matrix = value.detach() if isinstance(value, Tensor) else _from_numpy(np.asarray(value), argument)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(
-            f"{argument} must be a matrix of at least one item and one dimension; found shape {tuple(matrix.shape)}."
+            f"{argument} must be a matrix of at least one item and one dimension; got shape {tuple(matrix.shape)}."
         )
     if matrix.dtype in (torch.uint8, torch.bool) and distance != "hamming":
         raise InputError(
-            f'{argument} holds {matrix.dtype} codes, which only distance="hamming" ranks; found distance={distance!r}.'
+            f'{argument} holds {matrix.dtype} codes, which only distance="hamming" ranks; got distance={distance!r}.'
         )
     if matrix.is_complex():
-        raise InputError(f"{argument} must be real numbers; found {matrix.dtype}.")
+        raise InputError(f"{argument} must be real numbers; got {matrix.dtype}.")
     if not matrix.is_floating_point() and matrix.dtype not in (torch.uint8, torch.bool):
         matrix = matrix.double()
     if matrix.is_floating_point():
@@ -49,7 +42,7 @@ def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
 def _from_numpy(array: NDArray[Any], argument: str) -> Tensor:
     """A tensor that shares the memory of `array` where torch can."""
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{argument} must be numbers; found an array of {array.dtype}.")
+        raise InputError(f"{argument} must be numbers; got an array of {array.dtype}.")
     if array.dtype.kind in "fiu" and array.dtype not in _SHARED:
         array = array.astype(np.float64)
     if not array.flags.writeable or any(step < 0 for step in array.strides):
@@ -68,7 +61,7 @@ def label_codes(
         return torch.from_numpy(np.unique(labels, return_inverse=True)[1]).to(device), None
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
         raise InputError(
-            f"labels and gallery_labels must be of one kind; found {labels.dtype} and {gallery_labels.dtype}."
+            f"labels and gallery_labels must be of one kind; got {labels.dtype} and {gallery_labels.dtype}."
         )
     together = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1]
     codes = torch.from_numpy(together).to(device)
@@ -79,12 +72,12 @@ def label_array(labels: Array, argument: str = "labels") -> NDArray[Any]:
     """Labels as a one-dimensional numpy array of int64 (uint64 where they need it) or of strings."""
     array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1:
-        raise InputError(f"{argument} must be one value per item; found shape {array.shape}.")
+        raise InputError(f"{argument} must be one value per item; got shape {array.shape}.")
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)
     if array.dtype.kind not in "iubU":
         raise InputError(
-            f"{argument} must be integers or strings; found {array.dtype}. Convert class ids with .astype(int)."
+            f"{argument} must be integers or strings; got {array.dtype}. Convert class ids with .astype(int)."
         )
     return array if array.dtype.kind == "U" or array.dtype == np.uint64 else array.astype(np.int64)
 
@@ -94,20 +87,18 @@ def same_length(matrix: Tensor, labels: NDArray[Any], argument: str, label_argum
     if len(matrix) != len(labels):
         raise InputError(
             f"{argument} and {label_argument} must have the same length; "
-            f"found {len(matrix)} rows and {len(labels)} labels."
+            f"got {len(matrix)} rows and {len(labels)} labels."
         )
 
 
 def same_width(queries: Tensor, gallery: Tensor) -> None:
     """Refuse a gallery that cannot be compared with the queries."""
     if queries.shape[1] != gallery.shape[1]:
-        raise InputError(
-            f"gallery must have the {queries.shape[1]} dimensions of the queries; found {gallery.shape[1]}."
-        )
+        raise InputError(f"gallery must have the {queries.shape[1]} dimensions of the queries; got {gallery.shape[1]}.")
     if queries.device != gallery.device:
-        raise InputError(f"gallery must be on the device of the queries, {queries.device}; found {gallery.device}.")
+        raise InputError(f"gallery must be on the device of the queries, {queries.device}; got {gallery.device}.")
     if (queries.dtype == torch.uint8) != (gallery.dtype == torch.uint8):
-        raise InputError(f"gallery must hold packed bits if the queries do; found {gallery.dtype} and {queries.dtype}.")
+        raise InputError(f"gallery must hold packed bits if the queries do; got {gallery.dtype} and {queries.dtype}.")
 
 
 def _refuse_not_finite(matrix: Tensor, argument: str) -> None:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nearfield.errors import InputError, RunError
-from nearfield.metrics.checks import one_of
-from nearfield.metrics.ranking.vectors import Vectors
+from nearfield.errors import InputError, RunError, require_one_of
+from nearfield.metrics.ranking.vectors import VectorSet
 
-AVERAGES = ("arithmetic", "geometric")
+Average = Literal["arithmetic", "geometric"]
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,17 @@ class KMeans:
     seed: int = 0
     restarts: int = 1
     iterations: int = 20
-    average: Literal["arithmetic", "geometric"] = "arithmetic"
+    average: Average = "arithmetic"
 
     def __post_init__(self) -> None:
-        one_of("average", self.average, AVERAGES)
+        require_one_of("average", self.average, get_args(Average))
         if self.restarts < 1 or self.iterations < 1:
-            raise InputError(
-                f"restarts and iterations must be at least 1; found {self.restarts} and {self.iterations}."
-            )
+            raise InputError(f"restarts and iterations must be at least 1; got {self.restarts} and {self.iterations}.")
 
 
-def clustering_scores(items: Vectors, codes: torch.Tensor, names: Sequence[str], settings: KMeans) -> dict[str, float]:
+def clustering_scores(
+    items: VectorSet, codes: torch.Tensor, names: Sequence[str], settings: KMeans
+) -> dict[str, float]:
     """Cluster the ranked vectors into as many clusters as there are classes and compare; `codes` are 0..C-1."""
     from sklearn import metrics as sk
 
@@ -57,7 +56,7 @@ def clustering_scores(items: Vectors, codes: torch.Tensor, names: Sequence[str],
     return scores
 
 
-def kmeans(items: Vectors, clusters: int, settings: KMeans) -> NDArray[np.int64]:
+def kmeans(items: VectorSet, clusters: int, settings: KMeans) -> NDArray[np.int64]:
     """Cluster of each item, (N,), by faiss k-means on all items, Euclidean on the vectors that the distance ranks."""
     faiss = _faiss()
     index = torch.arange(len(items.norm), device=items.norm.device)

@@ -22,12 +22,11 @@ from nearfield.data.dataset import Dataset, Integers
 from nearfield.errors import InputError
 from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.checks import Distance
-from nearfield.metrics.scores import RETRIEVAL
+from nearfield.metrics.settings import DEFAULT_KS, DEFAULT_METRICS, RETRIEVAL
 
-METRICS = ("recall", "r_precision", "map_at_r", "nmi")
 SIZES = {"test_800": "small", "test_1600": "medium", "test_2400": "large"}  # as papers call the lists of VehicleID
 DRAWS = 10  # of its galleries
-Found = tuple[dict[str, float], dict[str, NDArray[np.float32]]]
+DatasetScores = tuple[dict[str, float], dict[str, NDArray[np.float32]]]
 
 
 def score_test(
@@ -36,8 +35,8 @@ def score_test(
     distance: Distance = "cosine",
     seed: int = 0,
     metrics: Sequence[str] | None = None,
-    ks: Sequence[int] = (1, 2, 4, 8),
-) -> Found:
+    ks: Sequence[int] = DEFAULT_KS,
+) -> DatasetScores:
     """Scores, and those of every query, of embeddings (T, D) of `dataset.test_rows()`, in that order.
 
     Queries come in the order of their rows; their scores (Q,) are NaN where there is no match to find. `seed` draws the
@@ -46,7 +45,7 @@ def score_test(
     rows = dataset.test_rows()
     if len(embeddings) != len(rows):
         raise InputError(f"embeddings must have a row for each of the {len(rows)} test images; got {len(embeddings)}.")
-    common: dict[str, Any] = {"metrics": tuple(metrics or METRICS), "ks": tuple(ks), "distance": distance}
+    common: dict[str, Any] = {"metrics": tuple(metrics or DEFAULT_METRICS), "ks": tuple(ks), "distance": distance}
     labels = dataset.labels[rows]
     if dataset.test_lists:
         lists = {SIZES.get(name, name): _places(name, listed, rows) for name, listed in dataset.test_lists.items()}
@@ -59,7 +58,7 @@ def score_test(
 
 def _score_lists(
     embeddings: Tensor | NDArray[Any], labels: Integers, lists: dict[str, Integers], seed: int, common: dict[str, Any]
-) -> Found:
+) -> DatasetScores:
     """Scores of each list in both forms, and the longest list's under plain names."""
     retrieval = tuple(name for name in common["metrics"] if name in RETRIEVAL)
     drawn = {**common, "metrics": retrieval, "protocol": "gallery1", "repeats": DRAWS, "seed": seed}
@@ -76,7 +75,7 @@ def _score_lists(
     return scores, queries
 
 
-def _score(embeddings: Tensor | NDArray[Any], labels: Integers, options: dict[str, Any]) -> Found:
+def _score(embeddings: Tensor | NDArray[Any], labels: Integers, options: dict[str, Any]) -> DatasetScores:
     scores, queries = retrieval_metrics(embeddings, labels, per_query=True, **options)
     return scores, {name: values.cpu().numpy() for name, values in queries.scores.items()}
 

@@ -1,47 +1,111 @@
-"""Retrieval scores of one query from the place of each of its matches, exact when scores tie.
+"""What each retrieval metric means: the score of a query from the places of its matches, and the mean over queries.
 
-Axes: B queries, P matches (relevant items) of a query.
+Axes: Q queries, B queries of a block, P matches (relevant items) of a query.
 
 A match stands in a tie group: `above` items score higher, of which `matches_above` are matches; `tied` items share its
 score, itself included, of which `matches_tied` are matches. Items of a group come in random order, each order equally
-likely, and a score is its expected value. "optimistic" puts the matches of a group first, "pessimistic" last.
+likely, and a score is its expected value. `ties` may put the matches of a group first or last instead. Where the places
+come from: `ranking/places.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-Ties = Literal["expected", "optimistic", "pessimistic"]
-TIES: tuple[str, ...] = get_args(Ties)
-STEPS = 1024  # places of a tie group summed at once
+from nearfield.errors import InputError, RunError
+from nearfield.metrics.checks import Array, label_array
+from nearfield.metrics.ranking.matches import MatchPlaces, RankingTask, relevant_counts
+from nearfield.metrics.ranking.places import match_places
+from nearfield.metrics.settings import EvalSettings, Ties
+
+TIE_STEPS = 1024  # places of a tie group summed at once
+Formula = Callable[[MatchPlaces], Tensor]
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the listed matches of B queries stand, from the best to the worst; float64 tensors of shape (B, P)."""
+class PerQuery:
+    """Scores of every query; NaN where a query has no match (or, with gallery1, never was a probe)."""
 
-    above: Tensor
-    matches_above: Tensor
-    tied: Tensor
-    matches_tied: Tensor
-    relevant: Tensor  # (B,) number of matches that exist; all of them are listed, or only the best
+    scores: dict[str, Tensor]  # name -> (Q,) float32
+    relevant: Tensor  # (Q,) int64, number of matches that exist
 
-    def settled(self, ties: Ties) -> Places:
-        """The same places with every tie broken in favour of, or against, the matches."""
-        if ties == "expected":
-            return self
-        column = torch.arange(self.above.shape[1], device=self.above.device)
-        within = column - self.matches_above  # matches of the same group that come first
-        late = self.tied - self.matches_tied if ties == "pessimistic" else torch.zeros_like(self.tied)
-        one = torch.ones_like(self.tied)
-        return Places(self.above + within + late, self.matches_above + within, one, one, self.relevant)
+    def by(self, groups: Array) -> dict[Any, dict[str, float]]:
+        """Mean scores per group of queries, such as their labels or categories; NaN where no query has a match."""
+        names, codes = np.unique(label_array(groups, "groups"), return_inverse=True)
+        if len(codes) != len(self.relevant):
+            raise InputError(
+                f"groups must hold one value for each of the {len(self.relevant)} queries; got {len(codes)}."
+            )
+        parts = [torch.from_numpy(np.flatnonzero(codes == code)).to(self.relevant.device) for code in range(len(names))]
+        return {
+            name.item(): {key: float(score[part].double().nanmean()) for key, score in self.scores.items()}
+            for name, part in zip(names, parts, strict=True)
+        }
 
 
-def recall_at(places: Places, k: int) -> Tensor:
+def score_queries(task: RankingTask, settings: EvalSettings) -> PerQuery:
+    """Rank the gallery for every query and apply the formulas, in float64."""
+    formulas = formulas_for(settings)
+    nothing = torch.full((len(task.labels),), torch.nan, dtype=torch.float64, device=task.labels.device)
+    scores = {name: nothing.clone() for name in formulas}
+    if formulas:
+        for rows, places in match_places(task):
+            settled = break_ties(places, settings.ties)
+            for name, formula in formulas.items():
+                scores[name][rows] = formula(settled)
+    return PerQuery(scores, relevant_counts(task))
+
+
+def formulas_for(settings: EvalSettings) -> dict[str, Formula]:
+    """Keys of the requested retrieval metrics in the result, and the formula of each."""
+    found: dict[str, Formula] = {}
+    if settings.wants("recall"):
+        found |= {f"recall@{k}": partial(recall_at, k=k) for k in settings.ks}
+    if settings.wants("recall", "precision"):
+        found["precision@1"] = partial(recall_at, k=1)
+    if settings.wants("r_precision"):
+        found["r_precision"] = r_precision
+    if settings.wants("map_at_r"):
+        found["map@r"] = map_at_r
+    if settings.wants("map"):
+        found["map"] = average_precision
+    if settings.wants("mrr"):
+        found["mrr"] = reciprocal_rank
+    return found
+
+
+def mean_scores(found: PerQuery, settings: EvalSettings) -> dict[str, float]:
+    """Means over the queries that have matches or, with denominator="all", over all, those without scoring 0."""
+    matched = found.relevant > 0
+    if settings.denominator == "all":
+        return {name: float(score.nan_to_num(0.0).mean()) for name, score in found.scores.items()}
+    if found.scores and not bool(matched.any()):
+        raise InputError(
+            "labels must give at least one query a relevant item; none has any: every class has a single item, or no "
+            'query label is in the gallery. denominator="all" scores such queries 0.'
+        )
+    return {name: float(score[matched].mean()) for name, score in found.scores.items()}
+
+
+def break_ties(places: MatchPlaces, ties: Ties) -> MatchPlaces:
+    """The same places with every tie broken in favour of, or against, the matches; unchanged for expected values."""
+    if ties == "expected":
+        return places
+    column = torch.arange(places.above.shape[1], device=places.above.device)
+    within = column - places.matches_above  # matches of the same group that come first
+    late = places.tied - places.matches_tied if ties == "pessimistic" else torch.zeros_like(places.tied)
+    one = torch.ones_like(places.tied)
+    return MatchPlaces(places.above + within + late, places.matches_above + within, one, one, places.relevant)
+
+
+def recall_at(places: MatchPlaces, k: int) -> Tensor:
     """Probability that the first k items hold a match: 1 - C(t-r, m) / C(t, m), with m = k - above places left."""
     above, t, r = places.above[:, 0], places.tied[:, 0], places.matches_tied[:, 0]
     slots = (k - above).clamp(min=0).minimum(t)
@@ -51,35 +115,38 @@ def recall_at(places: Places, k: int) -> Tensor:
     return torch.where(slots > misses, torch.ones_like(t), -torch.expm1(log_miss))
 
 
-def reciprocal_rank(places: Places) -> Tensor:
+def reciprocal_rank(places: MatchPlaces) -> Tensor:
     """Expected 1 / (rank of the first match)."""
     above, t, r = places.above[:, 0], places.tied[:, 0], places.matches_tied[:, 0]
     score = 1.0 / (above + 1.0)
     open_ = t > r
     if bool(open_.any()):
         groups, where = torch.unique(torch.stack([above, t, r], dim=1)[open_], dim=0, return_inverse=True)
-        score[open_] = torch.cat([_expected_reciprocal(*part.T) for part in groups.split(STEPS)])[where]
+        score[open_] = torch.cat([_expected_reciprocal(*part.T) for part in groups.split(TIE_STEPS)])[where]
     return score
 
 
-def r_precision(places: Places) -> Tensor:
+def r_precision(places: MatchPlaces) -> Tensor:
     """(1/R) sum over k <= R of rel(k): a match lands in the first R with probability (slots left) / (group size)."""
     slots = (places.relevant[:, None] - places.above).clamp(min=0).minimum(places.tied)
     return _per_relevant(slots / places.tied, places)
 
 
-def map_at_r(places: Places) -> Tensor:
-    """(1/R) sum over k <= R of rel(k) P(k), P(k) the precision of the first k items."""
+def map_at_r(places: MatchPlaces) -> Tensor:
+    """(1/R) sum over k <= R of rel(k) P(k), P(k) the precision of the first k items; at most R-precision."""
     slots = (places.relevant[:, None] - places.above).clamp(min=0).minimum(places.tied)
-    return _per_relevant(_precision_sum(places, slots), places)
+    score = _per_relevant(_precision_sum(places, slots), places)
+    if bool((score > r_precision(places) + 1e-9).any()):
+        raise RunError("MAP@R came out above R-precision, which is impossible; please report this with the data.")
+    return score
 
 
-def average_precision(places: Places) -> Tensor:
+def average_precision(places: MatchPlaces) -> Tensor:
     """(1/R) sum over all k of rel(k) P(k)."""
     return _per_relevant(_precision_sum(places, places.tied), places)
 
 
-def _precision_sum(places: Places, slots: Tensor) -> Tensor:
+def _precision_sum(places: MatchPlaces, slots: Tensor) -> Tensor:
     """Share of one match in E[sum of rel(k) P(k)] over the first `slots` places of its group, (B, P).
 
     With a items above holding c matches, and t tied items holding r, the j-th place of the group holds a match with
@@ -106,9 +173,9 @@ def _expected_reciprocal(above: Tensor, t: Tensor, r: Tensor) -> Tensor:
     Summed by parts: 1/(a+1) - sum over j >= 1 of P(J > j) / ((a+j)(a+j+1)); a single match has a closed form.
     """
     score = 1 / (above + 1)
-    survive = torch.ones_like(t)  # P(J > j), up to the last j looked at
-    for start in range(1, int((t - r).max()) + 1, STEPS):
-        j = torch.arange(start, start + STEPS, dtype=t.dtype, device=t.device)  # (steps,)
+    survive = torch.ones_like(t)  # P(J > j) for the last j summed
+    for start in range(1, int((t - r).max()) + 1, TIE_STEPS):
+        j = torch.arange(start, start + TIE_STEPS, dtype=t.dtype, device=t.device)  # (steps,)
         still = (t - r + 1)[:, None] - j
         chances = survive[:, None] * (still.clamp(min=0) / (still + r[:, None]).clamp(min=1)).cumprod(1)
         score = score - (chances / ((above[:, None] + j) * (above[:, None] + j + 1))).sum(1)
@@ -122,5 +189,5 @@ def _log_choose(n: Tensor, k: Tensor) -> Tensor:
     return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
 
 
-def _per_relevant(shares: Tensor, places: Places) -> Tensor:
+def _per_relevant(shares: Tensor, places: MatchPlaces) -> Tensor:
     return shares.sum(1) / places.relevant  # (B,)

@@ -28,7 +28,7 @@ from nearfield.errors import InputError
 from nearfield.files import atomic_write
 from nearfield.metrics import PerQuery, retrieval_metrics
 from nearfield.metrics.checks import Distance
-from nearfield.metrics.formulas import Ties
+from nearfield.metrics.settings import DEFAULT_KS, DEFAULT_METRICS, Ties
 
 MATRIX_NAMES = ("embeddings", "features", "embedding")
 LABEL_NAMES = ("labels", "label")
@@ -50,15 +50,15 @@ def evaluate_files(
     *,
     gallery: Path | None = None,
     gallery_labels: Path | None = None,
-    ks: Sequence[int] = (1, 2, 4, 8),
-    metrics: Sequence[str] = ("recall", "r_precision", "map_at_r", "nmi"),
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     distance: Distance = "cosine",
     ties: Ties = "expected",
     per_query: Path | None = None,
 ) -> dict[str, float]:
     """`retrieval_metrics` of files; the scores of every query go to `per_query`, a .csv or .parquet file, if given."""
     if per_query is not None and per_query.suffix not in (".csv", ".parquet"):
-        raise InputError(f"per_query must end in .csv or .parquet; found {per_query}.")
+        raise InputError(f"per_query must end in .csv or .parquet; got {per_query}.")
     if per_query is not None and per_query.suffix == ".parquet":
         _pyarrow(per_query)
     if gallery is None and gallery_labels is not None:
@@ -96,7 +96,7 @@ def holds_training(path: Path) -> bool:
 def read_table(path: Path) -> Table:
     """Read embeddings, labels and ids, whichever of them the file holds."""
     if path.suffix not in READERS:
-        raise InputError(f"{path} must end in one of {', '.join(READERS)}; found {path.suffix or 'no ending'!r}.")
+        raise InputError(f"{path} must end in one of {', '.join(READERS)}; got {path.suffix or 'no ending'!r}.")
     if not path.is_file():
         raise InputError(f"{path} is not a file; check the path.")
     with _readable(path):
@@ -105,7 +105,7 @@ def read_table(path: Path) -> Table:
         names, counts = np.unique(table.ids, return_counts=True)
         if counts.max() > 1:
             first, times = names[counts.argmax()].item(), counts.max()
-            raise InputError(f"{path} must hold each id once; found {first!r} {times} times. Drop the copies.")
+            raise InputError(f"{path} must hold each id once; got {first!r} {times} times. Drop the copies.")
     return table
 
 
@@ -113,16 +113,14 @@ def _labelled(path: Path, labels: Path | None, argument: str) -> Table:
     """The embeddings of one file with labels from another, or from the same."""
     table = read_table(path)
     if table.matrix is None:
-        raise InputError(
-            f"{path} must hold a matrix of embeddings; found none. See `nearfield eval --help` for formats."
-        )
+        raise InputError(f"{path} must hold a matrix of embeddings; got none. See `nearfield eval --help` for formats.")
     if labels is None:
         if table.labels is None:
             raise InputError(f"{argument} must be given, because {path} holds no labels.")
         return table
     found = read_table(labels)
     if found.labels is None:
-        raise InputError(f"{labels} must hold one label per item, as a vector or in a column `label`; found none.")
+        raise InputError(f"{labels} must hold one label per item, as a vector or in a column `label`; got none.")
     return Table(table.matrix, found.labels, table.ids)
 
 

@@ -5,15 +5,17 @@ Axes: Q queries, N gallery items, r x w entries of a tile, k neighbours.
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
-from nearfield.errors import InputError
-from nearfield.metrics.checks import DISTANCES, Array, Distance, embedding_matrix, one_of, same_width
-from nearfield.metrics.ranking.vectors import Vectors, pair_scores, vector_sets
+from nearfield.errors import InputError, require_one_of
+from nearfield.metrics.checks import Array, Distance, embedding_matrix, same_width
+from nearfield.metrics.ranking.vectors import VectorSet, pair_scores, vector_sets
 
 ROWS, COLUMNS = 1024, 8192
-SPARE = 8  # more candidates than asked for, so that float64 decides their order
+EXTRA = 8  # more candidates than asked for, so that float64 decides their order
 
 
 def nearest_neighbours(
@@ -24,13 +26,13 @@ def nearest_neighbours(
     Without a gallery the other queries are searched. A score is a cosine, minus a Euclidean distance, or minus a number
     of differing bits. Candidates are found in float32 and ordered in float64, equal scores by index.
     """
-    one_of("distance", distance, DISTANCES)
+    require_one_of("distance", distance, get_args(Distance))
     data = embedding_matrix(queries, "queries", distance)
     other = data if gallery is None else embedding_matrix(gallery, "gallery", distance)
     same_width(data, other)
     available = len(other) - (gallery is None)
     if not 1 <= k <= available:
-        raise InputError(f"k must lie between 1 and the {available} items that can be found; found {k}.")
+        raise InputError(f"k must lie between 1 and the {available} items that can be found; got {k}.")
     left, right = vector_sets(data, None if gallery is None else other, distance)
     blocks = torch.arange(len(data), device=data.device).split(ROWS)
     found = [_search(left, right, rows, k, gallery is None) for rows in blocks]
@@ -38,10 +40,10 @@ def nearest_neighbours(
     return _natural(scores, left).float(), index
 
 
-def _search(left: Vectors, right: Vectors, rows: Tensor, k: int, one_set: bool) -> tuple[Tensor, Tensor]:
+def _search(left: VectorSet, right: VectorSet, rows: Tensor, k: int, one_set: bool) -> tuple[Tensor, Tensor]:
     """Exact scores and indices for a block of queries, (r, k) each."""
     total = len(right.norm)
-    want = min(k + SPARE, total - one_set)
+    want = min(k + EXTRA, total - one_set)
     source = left.left(rows, torch.float32)  # (r, E)
     best = torch.full((len(rows), 0), 0.0, device=rows.device)
     index = torch.zeros((len(rows), 0), dtype=torch.int64, device=rows.device)
@@ -61,7 +63,7 @@ def _search(left: Vectors, right: Vectors, rows: Tensor, k: int, one_set: bool) 
     return exact.gather(1, place), index.gather(1, place)
 
 
-def _natural(scores: Tensor, items: Vectors) -> Tensor:
+def _natural(scores: Tensor, items: VectorSet) -> Tensor:
     """Scores as people read them: cosines, minus distances, minus differing bits."""
     if items.frame is not None:
         return -(-2 * scores).clamp(min=0).sqrt() * items.frame.reach

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import InputError
-from nearfield.metrics.ranking.matches import Task
-from nearfield.metrics.ranking.vectors import Vectors
+from nearfield.metrics.ranking.matches import RankingTask
+from nearfield.metrics.ranking.vectors import VectorSet
 
 BINS = 1 << 20
-TILE = 1024
+SIDE = 1024
 EXACT = "donot_use_mm_for_euclid_dist"  # the fast formula loses small distances
 
 
-def verification(task: Task, names: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
+def verification(task: RankingTask, names: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
     """ROC AUC and FNMR at given FMR over all pairs; a pair of equal labels should score above a pair of different ones.
 
     Scores are counted in 2^20 bins (one per distance for binary codes); pairs in one bin count as ties, half right.
@@ -48,7 +48,7 @@ def _fnmr(match: Tensor, other: Tensor, rate: float) -> float:
     return float(match[:threshold].sum() / match.sum())
 
 
-def _histograms(task: Task) -> tuple[Tensor, Tensor]:
+def _histograms(task: RankingTask) -> tuple[Tensor, Tensor]:
     """Numbers of matching and of other pairs in each bin of scores, lowest first; (H,) int64 each."""
     low, high = _range(task)
     bins = task.queries.width + 1 if task.queries.exact else BINS
@@ -61,7 +61,7 @@ def _histograms(task: Task) -> tuple[Tensor, Tensor]:
     return match, total - match
 
 
-def _range(task: Task) -> tuple[float, float]:
+def _range(task: RankingTask) -> tuple[float, float]:
     if task.queries.exact:
         return -float(task.queries.width), float(task.queries.width)
     if task.queries.distance == "cosine":
@@ -69,13 +69,13 @@ def _range(task: Task) -> tuple[float, float]:
     return -2.0, 0.0
 
 
-def _tiles(task: Task) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _tiles(task: RankingTask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Tiles of scores, whether labels agree, whether the pair counts: of one set each pair once, none with itself."""
     device = task.labels.device
     columns = torch.arange(len(task.gallery_labels), device=device)
-    for rows in torch.arange(len(task.labels), device=device).split(TILE):
+    for rows in torch.arange(len(task.labels), device=device).split(SIDE):
         left = task.queries.left(rows, torch.float32)
-        for cols in columns.split(TILE):
+        for cols in columns.split(SIDE):
             if task.one_set and int(cols[-1]) < int(rows[0]):
                 continue
             scores = left @ task.gallery.right(cols, torch.float32).T
@@ -89,14 +89,14 @@ def _tiles(task: Task) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             yield scores, same, valid
 
 
-def distance_ratio(items: Vectors, codes: Tensor) -> float:
+def distance_ratio(items: VectorSet, codes: Tensor) -> float:
     """Mean distance of two items of a class over that of two class centres (Roth et al., 2020); lower is tighter."""
     order = torch.argsort(codes, stable=True)
     inside, pairs, centres = 0.0, 0, []
     for members in order.split(torch.bincount(codes).tolist()):
         rows = items.plain(members)  # (n, D)
         centres.append(rows.mean(0))
-        inside += sum(float(torch.cdist(part, rows, compute_mode=EXACT).sum()) for part in rows.split(TILE))
+        inside += sum(float(torch.cdist(part, rows, compute_mode=EXACT).sum()) for part in rows.split(SIDE))
         pairs += len(rows) * (len(rows) - 1)
     between, count = _mean_distance(torch.stack(centres))
     if not pairs or not count:
@@ -107,13 +107,13 @@ def distance_ratio(items: Vectors, codes: Tensor) -> float:
 def _mean_distance(points: Tensor) -> tuple[float, int]:
     """Mean Euclidean distance of two different rows, and the number of ordered pairs."""
     count = len(points) * (len(points) - 1)
-    total = sum(float(torch.cdist(part, points, compute_mode=EXACT).sum()) for part in points.split(TILE))
+    total = sum(float(torch.cdist(part, points, compute_mode=EXACT).sum()) for part in points.split(SIDE))
     return total / max(count, 1), count
 
 
-def effective_rank(items: Vectors) -> float:
+def effective_rank(items: VectorSet) -> float:
     """exp of the entropy of the singular values divided by their sum (Roy and Vetterli, 2007): from 1 to D."""
-    blocks = torch.arange(len(items.norm), device=items.norm.device).split(TILE)
+    blocks = torch.arange(len(items.norm), device=items.norm.device).split(SIDE)
     parts = (items.plain(index) for index in blocks)
     gram = reduce(torch.add, (rows.T @ rows for rows in parts))  # (D, D)
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
@@ -121,11 +121,11 @@ def effective_rank(items: Vectors) -> float:
     return float(torch.special.entr(share).sum().exp())
 
 
-def uniformity(items: Vectors) -> float:
+def uniformity(items: VectorSet) -> float:
     """log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors (Wang and Isola, 2020); 0 means collapsed."""
     count = len(items.norm)
     total = 0.0
-    blocks = torch.arange(count, device=items.norm.device).split(TILE)
+    blocks = torch.arange(count, device=items.norm.device).split(SIDE)
     for i, first in enumerate(blocks):
         left = torch.nn.functional.normalize(items.plain(first, torch.float32))
         for j, second in enumerate(blocks[i:], start=i):

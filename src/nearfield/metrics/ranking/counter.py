@@ -1,4 +1,4 @@
-"""Counting, for every match of every query, the other items that score higher and those that tie.
+"""Counts, for every match of every query, of the other items that score higher and of those that tie.
 
 Axes: n queries along one side of a tile, w items along the other, M matches, K deep matches per query, k pairs.
 """
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearfield.metrics.ranking.matches import Task
+from nearfield.metrics.ranking.matches import Matches, RankingTask
 from nearfield.metrics.ranking.scan import CROWD, sort_ascending, where
 from nearfield.metrics.ranking.vectors import pair_scores
 
-BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
-COLUMN = (1 << BITS) - 1
-SPARE = (1 << 29) - 1  # bits of a float64 that a widened float32 leaves zero
+COLUMN_BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
+COLUMN = (1 << COLUMN_BITS) - 1
+SPARE_BITS = (1 << 29) - 1  # bits of a float64 that a widened float32 leaves zero
 
 
 @dataclass(frozen=True)
 class Widths:
-    """How near two scores must be to tie, and how near for float32 not to tell (`margin`)."""
+    """How near two scores must be to tie, and how near for float32 to be unable to order them (`margin`)."""
 
     tie: float
     margin: float
@@ -34,7 +34,7 @@ class Side:
 
     items: Tensor  # (n,) index of each item in its vectors
     labels: Tensor  # (n,)
-    floor: Tensor  # (n,) float32: only scores above it matter to the shallow matches
+    threshold: Tensor  # (n,) float32: only scores above it matter to the shallow matches
     row: Tensor  # (M,) place on this side of each shallow match's query, ascending
     score: Tensor  # (M,) float64
     entry: Tensor  # (M,)
@@ -49,7 +49,7 @@ class Side:
         deep = self.deep[:, span]
         depth = int((deep < torch.inf).sum(0).max()) if deep.numel() else 0
         return Side(
-            self.items[span], self.labels[span], self.floor[span],
+            self.items[span], self.labels[span], self.threshold[span],
             self.row[part] - start, self.score[part], self.entry[part],
             deep[:depth], self.deep_entry[:depth, span],
         )  # fmt: skip
@@ -59,17 +59,57 @@ class Side:
         return torch.stack([self.deep + margin, self.deep - margin], 1).float()
 
 
+def query_side(
+    task: RankingTask, matches: Matches, query: Tensor, counted: Tensor, is_deep: Tensor, widths: Widths, one_set: bool
+) -> Side:
+    """All queries by number of deep matches, then by threshold; with one set, the items without matches too."""
+    device = query.device
+    items = matches.rows
+    if one_set:
+        alone = torch.ones(len(task.labels), dtype=torch.bool, device=device)
+        alone[items] = False
+        items = torch.cat([items, alone.nonzero()[:, 0]])
+    owner, score = query[counted], matches.score[counted]
+    threshold = torch.full((len(items),), torch.inf, dtype=torch.float64, device=device)
+    threshold.scatter_reduce_(0, owner[~is_deep], score[~is_deep], "amin")
+    depth = torch.bincount(owner[is_deep], minlength=len(items))
+    order = torch.argsort(threshold, stable=True)
+    order = order[torch.argsort(depth[order], stable=True, descending=True)]
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=device)
+    column = place[owner]
+    shallow, deep = where(~is_deep), where(is_deep)
+    shallow = shallow[torch.argsort(column[shallow], stable=True)]
+    level = torch.arange(len(deep), device=device) - (depth.cumsum(0) - depth)[owner[deep]]
+    shape = (int(depth.max()) if len(depth) else 0, len(items))
+    deep_score = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+    deep_entry = torch.full(shape, -1, device=device)
+    deep_score[level, column[deep]] = score[deep]
+    deep_entry[level, column[deep]] = counted[deep]
+    return Side(
+        items[order], task.labels[items[order]], (threshold[order] - widths.margin).float(),
+        column[shallow], score[shallow], counted[shallow], deep_score, deep_entry,
+    )  # fmt: skip
+
+
+def gallery_side(task: RankingTask) -> Side:
+    """The gallery as columns of tiles, with no matches to be counted."""
+    items = torch.arange(len(task.gallery_labels), device=task.gallery_labels.device)
+    none, empty = items[:0], items[:0].double()
+    return Side(items, task.gallery_labels, items.float(), none, empty, none, empty.view(0, 0), none.view(0, 0))
+
+
 class Counter:
     """The counts over all tiles seen so far."""
 
-    def __init__(self, task: Task, widths: Widths, matches: int) -> None:
+    def __init__(self, task: RankingTask, widths: Widths, matches: int) -> None:
         self.task, self.widths = task, widths
         self.higher, self.equal = torch.zeros(2, matches, dtype=torch.int64, device=task.labels.device)  # (M,) each
         self.room = max(1, task.memory // 512)  # pairs worked on at once
 
     def add_pairs(self, side: Side, other: Side, r: Tensor, c: Tensor, value: Tensor) -> None:
         """Count the pairs of query r and item c of the other side for the shallow matches."""
-        keep = where(value > side.floor[r])
+        keep = where(value > side.threshold[r])
         r = r[keep]
         key = sort_ascending(_key(r, value[keep]) | c[keep])  # (k,) by query, then score
         if not len(key):
@@ -92,12 +132,12 @@ class Counter:
             self.equal.index_add_(0, entry, (counts[:, 1] - counts[:, 0]).flatten()[known])
 
     def add_near(self, side: Side, other: Side, near: Tensor) -> None:
-        """Settle the entries between the two cuts of a deep match: its level, its query and the item, (3, u)."""
+        """Compare in float64 the entries between the two cuts of a deep match: level, query and item, (3, u)."""
         for level, r, c in (part.unbind() for part in near.split(self.room, dim=1)):
-            self._settle(side, other, side.deep_entry[level, r], r, c, side.deep[level, r])
+            self._compare(side, other, side.deep_entry[level, r], r, c, side.deep[level, r])
 
     def add_sorted(self, side: Side, other: Side, tile: Tensor) -> None:
-        """Count a tile (n, w) for many deep matches per query, by sorting its rows."""
+        """Count a tile (n, w) for many deep matches per query by sorting its rows."""
         width = tile.shape[1]
         for start, part in self._parts(side, width):
             key = _with_columns(tile[start : start + len(part.items)])  # (n, w) float64
@@ -109,7 +149,7 @@ class Counter:
             if not self.task.queries.exact and int((top - bottom).sum()) * CROWD > key.numel():
                 self.add_exact(part, other)
                 continue
-            entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE)
+            entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE_BITS)
             self._add(part, other, entry, row, score.flatten()[known], bottom, top, (row + 1) * width, column)
 
     def add_exact(self, side: Side, other: Side) -> None:
@@ -126,7 +166,7 @@ class Counter:
             self.equal.index_add_(0, part.deep_entry.flatten()[known], (reach - higher).T.flatten()[known])
 
     def _parts(self, side: Side, width: int) -> Iterator[tuple[int, Side]]:
-        """Where the queries with deep matches begin, a few at a time, so that their rows of float64 fit in memory."""
+        """Queries with deep matches and where they begin, a few at a time: their float64 rows must fit in memory."""
         step = max(1, self.task.memory // (64 * width))
         for start in range(0, len(side.items), step):
             part = side.block(start, start + step)
@@ -137,7 +177,7 @@ class Counter:
         self, side: Side, other: Side, entry: Tensor, row: Tensor, score: Tensor,
         bottom: Tensor, top: Tensor, end: Tensor, column: Tensor,
     ) -> None:  # fmt: skip
-        """Count sorted pairs: bottom..top of them are too near to each match's score to tell, top..end are above it."""
+        """Count sorted pairs: bottom..top of them are too near to each match's score to order, top..end above it."""
         self.higher.index_add_(0, entry, end - top)
         doubt = top - bottom
         if self.task.queries.exact:
@@ -149,10 +189,10 @@ class Counter:
             match = torch.repeat_interleave(part, doubt[part])  # (k,)
             before = torch.repeat_interleave(doubt[part].cumsum(0) - doubt[part], doubt[part])
             pair = bottom[match] + torch.arange(len(match), device=match.device) - before
-            self._settle(side, other, entry[match], row[match], column[pair], score[match])
+            self._compare(side, other, entry[match], row[match], column[pair], score[match])
 
-    def _settle(self, side: Side, other: Side, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
-        """Decide in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""
+    def _compare(self, side: Side, other: Side, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
+        """Compare in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""
         if len(r):
             gap = pair_scores(self.task.queries, self.task.gallery, side.items[r], other.items[c]) - score
             self.higher.index_add_(0, entry, (gap > self.widths.tie).long())
@@ -163,7 +203,7 @@ def _key(row: Tensor, value: Tensor) -> Tensor:
     """Row and float32 score as one integer in the same order, the lowest bits left free for the column."""
     bits = value.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() + (1 << 31)
-    return (row << BITS + 32) | (ordered << BITS)
+    return (row << COLUMN_BITS + 32) | (ordered << COLUMN_BITS)
 
 
 def _with_columns(tile: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The scores of every query's matches, in float64, sorted, with the ties among them.
+"""What is ranked, and the scores of every query's matches: in float64, sorted, with the ties among them.
 
 Axes: q queries, M matches of all of them together, P matches of one query, E coordinates; m classes with a queries and
 g gallery items each.
@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from nearfield.metrics.ranking.scan import sort_ascending
-from nearfield.metrics.ranking.vectors import Vectors
+from nearfield.metrics.ranking.vectors import VectorSet
 
 PIECE = 4096  # gallery items of a class scored at once
 
 
 @dataclass(frozen=True)
-class Task:
-    """What to rank: queries against a gallery, and what counts as a match."""
+class RankingTask:
+    """What to rank: queries against a gallery, items with the same label being matches; and how far ranks matter."""
 
-    queries: Vectors
-    gallery: Vectors
+    queries: VectorSet
+    gallery: VectorSet
     labels: Tensor  # (Q,) int64
     gallery_labels: Tensor  # (N,) int64
-    self_index: Tensor | None  # (Q,) place of each query in the gallery: never its own match nor neighbour
-    best_only: bool = False  # place only the best match of each query
-    best_depth: int | None = None  # places behind max(best_depth, R) are all one to the best match; None: it is exact
-    rest_exact: bool = True  # False: places behind the first R, the number of matches, are all one to the other matches
+    self_index: Tensor | None  # (Q,) index of each query in the gallery: never its own match or neighbour
+    best_only: bool = False  # rank only the best match of each query
+    best_depth: int | None = None  # the best match's rank is needed up to max(best_depth, R) only; None: always
+    rest_exact: bool = True  # False: the ranks of the other matches are needed up to R, the number of matches, only
     memory: int = 512 << 20  # bytes of working memory
 
     @property
@@ -54,14 +54,25 @@ class Matches:
     tied: Tensor  # (M,) matches of the query that share the score, itself included
 
 
-def relevant_counts(task: Task) -> Tensor:
+@dataclass(frozen=True)
+class MatchPlaces:
+    """Where the listed matches of B queries stand in the ranking, best first; float64 tensors of shape (B, P)."""
+
+    above: Tensor  # items that score higher
+    matches_above: Tensor  # matches among them
+    tied: Tensor  # items that share the score, the match itself included
+    matches_tied: Tensor  # matches among them
+    relevant: Tensor  # (B,) number of matches that exist; all of them are listed, or only the best
+
+
+def relevant_counts(task: RankingTask) -> Tensor:
     """Number of relevant gallery items of each query, (Q,) int64."""
     classes = int(max(task.labels.max(), task.gallery_labels.max())) + 1
     found = torch.bincount(task.gallery_labels, minlength=classes)[task.labels]
     return found if task.self_index is None else found - 1
 
 
-def query_chunks(task: Task, relevant: Tensor) -> list[Tensor]:
+def query_chunks(task: RankingTask, relevant: Tensor) -> list[Tensor]:
     """Queries that have matches, ordered by (number of matches, label), in chunks whose padded lists fit in memory."""
     order = torch.argsort(task.labels, stable=True)
     order = order[torch.argsort(relevant[order], stable=True)]
@@ -69,16 +80,15 @@ def query_chunks(task: Task, relevant: Tensor) -> list[Tensor]:
     counts = relevant[order]
     chunks = []
     while len(order):
-        entries = counts * torch.arange(
-            1, len(counts) + 1, device=counts.device
-        )  # ascending: of a chunk that ends here
+        ends = torch.arange(1, len(counts) + 1, device=counts.device)
+        entries = counts * ends  # ascending: padded entries of a chunk that ends here
         size = max(1, int(torch.searchsorted(entries, task.room, right=True)))
         chunks.append(order[:size])
         order, counts = order[size:], counts[size:]
     return chunks
 
 
-def match_lists(task: Task, rows: Tensor, tie_width: float) -> Matches:
+def match_lists(task: RankingTask, rows: Tensor, tie_width: float) -> Matches:
     """Score, sort and group the matches of `rows`, which must be sorted by (number of matches, label)."""
     score, above, tied, counts = [], [], [], []
     for query, gallery in _classes(task, rows):
@@ -94,7 +104,7 @@ def match_lists(task: Task, rows: Tensor, tie_width: float) -> Matches:
     return Matches(rows, torch.cat(counts), torch.cat(score), torch.cat(above), torch.cat(tied))
 
 
-def _classes(task: Task, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _classes(task: RankingTask, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries (m, a) and gallery items (m, g) of classes with equally many of both, covering `rows` in order."""
     items = torch.argsort(task.gallery_labels, stable=True)
     sizes = torch.bincount(task.gallery_labels)
@@ -112,7 +122,7 @@ def _classes(task: Task, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
             row, label = row + m * a, label + m
 
 
-def _class_scores(task: Task, query: Tensor, gallery: Tensor) -> Tensor:
+def _class_scores(task: RankingTask, query: Tensor, gallery: Tensor) -> Tensor:
     """Scores of each query with the members of its class, itself left out by index, descending; (m a, P) float64."""
     dtype = torch.float32 if task.queries.exact else torch.float64
     m, a = query.shape

@@ -1,17 +1,17 @@
-"""Exact places of every query's matches, from streamed tiles of similarities, without sorting the gallery.
+"""Exact places of every query's matches in its ranking, counted in streamed tiles of scores, without sorting.
 
 Axes: Q queries, N gallery items, n items along a side of a block, E coordinates, M matches, r x w entries of a tile,
 K deep matches per query (padded), k pairs.
 
-A query needs, for each match, how many other items score higher and how many tie. A survey of some items tells which
-matches are *shallow*, near the head of their ranking, and which are *deep*. The worst shallow match is the query's
-floor: pairs above it are few, so they are selected from the tile, sorted and counted. A deep match is counted by
+For each match of a query: how many other items score higher, and how many tie? A random sample of the gallery tells
+which matches are *shallow*, near the top of their ranking, and which are *deep*. The worst shallow match is the query's
+threshold: few pairs score above it, so they are selected from the tile, sorted and counted. A deep match is counted by
 comparing whole rows with its score. When the queries are the gallery, a tile serves its rows and its columns, and half
 of all products are never computed.
 
-Tiles are products in float32. A pair nearer to a match than their rounding error (`margin`) cannot be ordered by them
-and is scored again in float64. Scores tie when they differ by no more than rounding in float64 (`tie`): duplicates tie
-wherever they stand in a tile, and the counts are those of float64 arithmetic whatever the BLAS library does.
+Tiles are computed in float32. A pair whose score is nearer to a match's than the rounding error (`margin`) is scored
+again in float64. Scores tie when they differ by no more than float64 rounding (`tie`): duplicates tie wherever they
+stand in a tile, and the counts are those of float64 arithmetic whatever the BLAS library does.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nearfield.metrics.formulas import Places
-from nearfield.metrics.ranking.counter import BITS, Counter, Side, Widths
-from nearfield.metrics.ranking.matches import Matches, Task, match_lists, query_chunks, relevant_counts
-from nearfield.metrics.ranking.scan import Crew, scan, sort_ascending, where, workers
-from nearfield.metrics.ranking.vectors import Vectors
+from nearfield.metrics.ranking.counter import COLUMN_BITS, Counter, Side, Widths, gallery_side, query_side
+from nearfield.metrics.ranking.matches import (
+    Matches,
+    MatchPlaces,
+    RankingTask,
+    match_lists,
+    query_chunks,
+    relevant_counts,
+)
+from nearfield.metrics.ranking.scan import ThreadMap, scan, sort_ascending, workers
+from nearfield.metrics.ranking.vectors import VectorSet
 
 HIDDEN = torch.finfo(torch.float32).min  # score of a match in a tile, where only other items count
-SELECT, COMPARE, SORT = 50.0, 0.3, 8.0  # ns per entry of a tile: selected and sorted; compared; in a sorted row
-TILE = 1 << 22  # entries of a tile at most
+SELECT, COMPARE, SORT = 50.0, 0.3, 8.0  # ns per entry of a tile: to select and sort; to compare; in a sorted row
+TILE_ENTRIES = 1 << 22  # entries of a tile at most
 MANY = 12  # deep matches per query from which sorting rows is cheaper than comparing them
 
 
-def match_places(task: Task) -> Iterator[tuple[Tensor, Places]]:
-    """Queries that have matches, with the places of those: (rows, Places) for groups of queries with equally many."""
+def match_places(task: RankingTask) -> Iterator[tuple[Tensor, MatchPlaces]]:
+    """Queries that have matches, and where these stand: (rows, places) for groups of queries with equally many."""
     widths = score_widths(task.queries, task.gallery)
     relevant = relevant_counts(task)
     one_set = task.one_set and int(relevant.max()) * len(relevant) <= task.room
@@ -44,7 +50,7 @@ def match_places(task: Task) -> Iterator[tuple[Tensor, Places]]:
         yield from _places(matches, higher, equal, relevant[rows])
 
 
-def score_widths(queries: Vectors, gallery: Vectors) -> Widths:
+def score_widths(queries: VectorSet, gallery: VectorSet) -> Widths:
     """Tie width and rounding margin of scores, which are at most of the size of 1 (Hamming scores are exact integers).
 
     Both are a few times the statistical bound sqrt(E) u of an inner product's rounding error (Higham and Mary, 2019), u
@@ -60,7 +66,7 @@ def score_widths(queries: Vectors, gallery: Vectors) -> Widths:
     return Widths(tie=8 * spread * 2.0**-53, margin=4 * max(spread * 2.0**-24, error))
 
 
-def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -> Iterator[tuple[Tensor, Places]]:
+def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -> Iterator[tuple[Tensor, MatchPlaces]]:
     """Reshape the counts of queries with equally many listed matches to (queries, matches)."""
     sizes, runs = torch.unique_consecutive(matches.counts, return_counts=True)
     row = entry = 0
@@ -69,29 +75,33 @@ def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -
         over, same, above, tied = (
             counted[part].view(run, size).double() for counted in (higher, equal, matches.above, matches.tied)
         )
-        yield matches.rows[span], Places(over + above, above, same + tied, tied, relevant[span].double())
+        yield matches.rows[span], MatchPlaces(over + above, above, same + tied, tied, relevant[span].double())
         row, entry = row + run, entry + size * run
 
 
-def _count(task: Task, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool) -> tuple[Tensor, Tensor]:
+def _count(
+    task: RankingTask, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool
+) -> tuple[Tensor, Tensor]:
     """For every match, the number of irrelevant items that score higher, and that tie; (M,) int64 each."""
     device = matches.rows.device
     query = torch.repeat_interleave(torch.arange(len(matches.rows), device=device), matches.counts)  # (M,)
     leader = (matches.counts.cumsum(0) - matches.counts)[query] + matches.above  # tied matches are counted once
-    share, far = _survey(task, matches, query, relevant, widths.margin)
+    share, far = _sample(task, matches, query, relevant, widths.margin)
     counted = torch.unique_consecutive(leader)
     counted = counted[~far[counted]]
     counter = Counter(task, widths, len(matches.score))
     deep = _deep(matches, share, far)
-    side = _ordered_side(task, matches, query, counted, deep[counted], widths, one_set)
-    with workers(device) as crew:
-        _stream(task, side, counter, one_set, crew)
+    side = query_side(task, matches, query, counted, deep[counted], widths, one_set)
+    with workers(device) as pool:
+        _stream(task, side, counter, one_set, pool)
     counter.higher[far] = len(task.gallery_labels)
     return counter.higher[leader], counter.equal[leader]
 
 
-def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Share of some gallery items not surely below each match, and whether it is too far back to matter; (M,) each."""
+def _sample(
+    task: RankingTask, matches: Matches, query: Tensor, relevant: Tensor, margin: float
+) -> tuple[Tensor, Tensor]:
+    """On a sample of the gallery: share of items that may score above each match; whether its rank cannot matter."""
     total = len(task.gallery_labels)
     wish = 1024 if task.rest_exact else max(1024, int(2 * (float(relevant.double().mean()) * total) ** 0.5))
     generator = torch.Generator().manual_seed(0)
@@ -116,15 +126,13 @@ def _survey(task: Task, matches: Matches, query: Tensor, relevant: Tensor, margi
 
 
 def _deep(matches: Matches, share: Tensor, far: Tensor) -> Tensor:
-    """Which matches to count by looking at whole rows, (M,): the last of each query, split where it costs least."""
+    """Which matches to count by comparing whole rows, (M,): the worst of each query, split where it costs least."""
     deep = torch.empty_like(far)
     sizes, runs = torch.unique_consecutive(matches.counts, return_counts=True)
     entry = 0
     for size, run in zip(sizes.tolist(), runs.tolist(), strict=True):
         part = slice(entry, entry + size * run)
-        shares = torch.nn.functional.pad(
-            share[part].view(run, size), (1, 0)
-        )  # (run, size + 1), from none shallow to all
+        shares = torch.nn.functional.pad(share[part].view(run, size), (1, 0))  # (run, size + 1): none to all shallow
         left = (~far[part]).view(run, size).sum(1, keepdim=True) - torch.arange(size + 1, device=share.device)
         cost = SELECT * shares + (COMPARE * left.clamp(min=0)).clamp(max=SORT)
         shallow = cost.argmin(1, keepdim=True)
@@ -134,7 +142,7 @@ def _deep(matches: Matches, share: Tensor, far: Tensor) -> Tensor:
 
 
 def _row_search(table: Tensor, row: Tensor, score: Tensor) -> Tensor:
-    """Number of entries of table[row] up to each score, (M,); rows ascend, later ones have as many scores or more."""
+    """Number of entries of table[row] <= each score, (M,); `row` ascends and later rows have no fewer scores."""
     found = torch.empty(len(row), dtype=torch.int64, device=row.device)
     counts = torch.bincount(row, minlength=len(table))
     sizes, runs = torch.unique_consecutive(counts, return_counts=True)
@@ -148,9 +156,9 @@ def _row_search(table: Tensor, row: Tensor, score: Tensor) -> Tensor:
 
 
 def _too_far(
-    task: Task, table: Tensor, row: Tensor, score: Tensor, best: Tensor, relevant: Tensor, margin: float
+    task: RankingTask, table: Tensor, row: Tensor, score: Tensor, best: Tensor, relevant: Tensor, margin: float
 ) -> Tensor:
-    """Whether so many of the surveyed items, sorted in `table` (r, m), are above a match that it cannot matter."""
+    """Whether so many of the sampled items, sorted in `table` (r, m), are above a match that its rank cannot matter."""
     far = torch.zeros_like(best)
     if not task.rest_exact:
         far |= ~best & (score < _nth_best(table, relevant)[row] - margin)
@@ -166,42 +174,9 @@ def _nth_best(table: Tensor, n: Tensor) -> Tensor:
     return torch.where(place >= 0, table.gather(1, place.clamp(min=0)[:, None])[:, 0].double(), -torch.inf)
 
 
-def _ordered_side(
-    task: Task, matches: Matches, query: Tensor, counted: Tensor, is_deep: Tensor, widths: Widths, one_set: bool
-) -> Side:
-    """All queries by number of deep matches, then by floor; with one set, the items without matches too."""
-    device = query.device
-    items = matches.rows
-    if one_set:
-        alone = torch.ones(len(task.labels), dtype=torch.bool, device=device)
-        alone[items] = False
-        items = torch.cat([items, alone.nonzero()[:, 0]])
-    owner, score = query[counted], matches.score[counted]
-    floor = torch.full((len(items),), torch.inf, dtype=torch.float64, device=device)
-    floor.scatter_reduce_(0, owner[~is_deep], score[~is_deep], "amin")
-    depth = torch.bincount(owner[is_deep], minlength=len(items))
-    order = torch.argsort(floor, stable=True)
-    order = order[torch.argsort(depth[order], stable=True, descending=True)]
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=device)
-    column = place[owner]
-    shallow, deep = where(~is_deep), where(is_deep)
-    shallow = shallow[torch.argsort(column[shallow], stable=True)]
-    level = torch.arange(len(deep), device=device) - (depth.cumsum(0) - depth)[owner[deep]]
-    shape = (int(depth.max()) if len(depth) else 0, len(items))
-    deep_score = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
-    deep_entry = torch.full(shape, -1, device=device)
-    deep_score[level, column[deep]] = score[deep]
-    deep_entry[level, column[deep]] = counted[deep]
-    return Side(
-        items[order], task.labels[items[order]], (floor[order] - widths.margin).float(),
-        column[shallow], score[shallow], counted[shallow], deep_score, deep_entry,
-    )  # fmt: skip
-
-
-def _stream(task: Task, side: Side, counter: Counter, one_set: bool, crew: Crew) -> None:
-    """Count over all tiles; one set needs only those on and above the diagonal."""
-    columns = side if one_set else _gallery_side(task)
+def _stream(task: RankingTask, side: Side, counter: Counter, one_set: bool, pool: ThreadMap) -> None:
+    """Count over all tiles; if the queries are the gallery, over those on and above the diagonal."""
+    columns = side if one_set else gallery_side(task)
     size = _block_size(task, len(columns.items))
     for top in range(0, len(side.items), size):
         rows = side.block(top, top + size)
@@ -209,27 +184,28 @@ def _stream(task: Task, side: Side, counter: Counter, one_set: bool, crew: Crew)
         for start in range(top if one_set else 0, len(columns.items), size):
             cols = columns.block(start, start + size)
             right = task.gallery.right(cols.items, torch.float32)  # (w, E)
-            _count_block(task, rows, cols, left, right, counter, one_set and start > top, crew)
+            _count_block(task, rows, cols, left, right, counter, one_set and start > top, pool)
 
 
-def _block_size(task: Task, items: int) -> int:
-    """Items along a side of a block, all blocks about the same."""
-    largest = min(1 << BITS, max(256, task.memory // (128 * task.queries.width)))
+def _block_size(task: RankingTask, items: int) -> int:
+    """Items along a side of a block; all blocks are about equally large."""
+    largest = min(1 << COLUMN_BITS, max(256, task.memory // (128 * task.queries.width)))
     return -(-items // -(-items // largest))
 
 
-def _gallery_side(task: Task) -> Side:
-    items = torch.arange(len(task.gallery_labels), device=task.gallery_labels.device)
-    none, empty = items[:0], items[:0].double()
-    return Side(items, task.gallery_labels, items.float(), none, empty, none, empty.view(0, 0), none.view(0, 0))
-
-
 def _count_block(
-    task: Task, rows: Side, cols: Side, left: Tensor, right: Tensor, counter: Counter, both: bool, crew: Crew
+    task: RankingTask,
+    rows: Side,
+    cols: Side,
+    left: Tensor,
+    right: Tensor,
+    counter: Counter,
+    both: bool,
+    pool: ThreadMap,
 ) -> None:
     """Count the tiles of one block for the queries of its rows and, when `both`, of its columns."""
     order = torch.argsort(cols.labels)
-    step = min(len(left), max(1, task.memory // (128 * len(right))), TILE // len(right))
+    step = min(len(left), max(1, task.memory // (128 * len(right))), TILE_ENTRIES // len(right))
     buffer = left.new_empty(step * len(right))
     margin = counter.widths.margin
     many_cols = both and len(cols.deep) > MANY
@@ -243,8 +219,8 @@ def _count_block(
         _hide_matches(tile, part.labels, cols.labels, order)
         many = len(part.deep) > MANY
         row_cuts = left.new_empty(0, 2, len(tile)) if many else part.cuts(margin)
-        floor = float(min(part.floor.min(), cols.floor.min())) if both else float(part.floor.min())
-        found = scan(tile, floor, row_cuts, col_cuts, task.queries.exact, crew)
+        lowest = min(part.threshold.min(), cols.threshold.min()) if both else part.threshold.min()
+        found = scan(tile, float(lowest), row_cuts, col_cuts, task.queries.exact, pool)
         if many:
             counter.add_sorted(part, cols, tile)
         elif found.rows.crowded:
@@ -279,7 +255,7 @@ def _flush(rows: Side, cols: Side, pending: list[tuple[Tensor, Tensor, Tensor]],
 
 
 def _hide_matches(tile: Tensor, rows: Tensor, cols: Tensor, order: Tensor) -> None:
-    """Put pairs of equal labels, which are matches or a query with itself, behind everything; `order` sorts `cols`."""
+    """Give pairs of equal labels (matches, or a query with itself) the lowest score; `order` sorts `cols`."""
     ranked = cols[order]
     start = torch.searchsorted(ranked, rows)
     count = torch.searchsorted(ranked, rows, right=True) - start  # (r,)

@@ -1,4 +1,4 @@
-"""One look at a tile of scores: select the pairs above a floor, count the entries of each row and column above cuts.
+"""One pass over a tile of scores: select the pairs above a threshold, count entries of rows and columns above cuts.
 
 Axes: r rows and w columns of the tile, K pairs of cuts per row or per column, k selected pairs.
 
@@ -21,13 +21,15 @@ from torch import Tensor
 
 SLAB = 1 << 17  # entries of a slab of rows, which stays in cache
 TALL = 240  # rows of a slab at most: a count of a column of flags fits in a byte
-CROWD = 16  # one entry in so many between a pair of cuts is too many to list
-GROUP = 128  # words of eight flags added at once: each of the eight byte sums fits in a byte
+CROWD = 16  # if more than one entry in 16 lies between a pair of cuts, they are not listed
+GROUP = 128  # words of eight flags summed at once, so that each of the eight byte sums fits in a byte
 
-Crew = tuple[Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]], int]  # a `map`, and over how many threads
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+ThreadMap = tuple[
+    Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]], int
+]  # a `map`, and over how many threads
+_Floats = NDArray[np.float32]
+_Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,11 @@ class Above:
 
     counts: Tensor  # (K, 2, n) int64
     between: Tensor  # (3, u) int64: level, place along the cuts, place along the other side; unless crowded
-    crowded: bool  # too many lie between
+    crowded: bool  # too many lie between to be listed
 
 
 @dataclass(frozen=True)
-class Found:
+class TileScan:
     """What a tile holds: flat indices and scores of the selected entries, and those above the cuts of its two sides."""
 
     flat: Tensor  # (k,) int64
@@ -50,27 +52,27 @@ class Found:
 
 
 def scan(
-    tile: Tensor, floor: float, row_cuts: Tensor, col_cuts: Tensor, exact: bool = False, crew: Crew = (map, 1)
-) -> Found:
-    """Select the entries of `tile` (r, w) above `floor`; find those above row_cuts (K, 2, r) and col_cuts (K', 2, w).
+    tile: Tensor, threshold: float, row_cuts: Tensor, col_cuts: Tensor, exact: bool = False, pool: ThreadMap = (map, 1)
+) -> TileScan:
+    """Select the entries of `tile` (r, w) above `threshold`; find those above row_cuts (K, 2, r), col_cuts (K', 2, w).
 
     Infinite cuts, which nothing exceeds, must come last along each row of cuts. `exact` leaves out the entries between.
     """
     if tile.device.type != "cpu":
-        flat = where(tile > floor)
-        return Found(flat, tile.flatten()[flat], _above(tile, row_cuts, exact), _above(tile.T, col_cuts, exact))
-    run, threads = crew
+        flat = where(tile > threshold)
+        return TileScan(flat, tile.flatten()[flat], _above(tile, row_cuts, exact), _above(tile.T, col_cuts, exact))
+    run, threads = pool
     share = -(-len(tile) // threads)  # rows of a thread
     starts = range(0, len(tile), share)
 
-    def look(start: int) -> _Part:
+    def scan_rows(start: int) -> _Part:
         part = _Part(tile[start : start + share].numpy(), start, exact)
-        part.look(floor, row_cuts[:, :, start : start + share].numpy(), col_cuts.numpy())
+        part.run(threshold, row_cuts[:, :, start : start + share].numpy(), col_cuts.numpy())
         return part
 
-    parts = list(run(look, starts))
+    parts = list(run(scan_rows, starts))
     flat = torch.from_numpy(np.concatenate([flat for part in parts for flat in part.flats]))
-    return Found(
+    return TileScan(
         flat,
         tile.view(-1)[flat],
         _joined(np.concatenate([part.row_counts for part in parts], axis=2), [part.near_rows for part in parts]),
@@ -79,14 +81,14 @@ def scan(
 
 
 class _Part:
-    """What one thread finds in some rows of a tile, slab by slab, each slab with all cuts while it is in cache."""
+    """One thread's share of the rows of a tile, slab by slab: each slab is compared with all cuts while in cache."""
 
-    def __init__(self, table: Floats, start: int, exact: bool) -> None:
+    def __init__(self, table: _Floats, start: int, exact: bool) -> None:
         self.table, self.start, self.exact = table, start, exact
-        self.flats: list[Ints] = [np.empty(0, dtype=np.int64)]
+        self.flats: list[_Ints] = [np.empty(0, dtype=np.int64)]
         self.near_rows, self.near_cols = _Near(table.size // CROWD), _Near(table.size // CROWD)
 
-    def look(self, floor: float, row_cuts: Floats, col_cuts: Floats) -> None:
+    def run(self, threshold: float, row_cuts: _Floats, col_cuts: _Floats) -> None:
         height, width = self.table.shape
         step = min(max(1, SLAB // width), TALL, height)
         padded = -(-width // (8 * GROUP)) * 8 * GROUP
@@ -98,20 +100,20 @@ class _Part:
             for first in range(0, height, step):
                 span = slice(first, first + step)
                 slab, flags = self.table[span], scratch[:, : min(step, height - first)]
-                if floor < np.inf:
-                    self._select(slab, floor, flags[0], self.start + first)
+                if threshold < np.inf:
+                    self._select(slab, threshold, flags[0], self.start + first)
                 for level, pair in enumerate(row_cuts[:, :, span]):
                     self._count_rows(slab, level, pair, flags, first)
                 for level, (pair, finite) in enumerate(zip(col_cuts, widths, strict=True)):
                     self._count_cols(slab, level, pair[:, :finite], flags, first)
 
-    def _select(self, slab: Floats, floor: float, flags: Flags, first: int) -> None:
+    def _select(self, slab: _Floats, threshold: float, flags: _Flags, first: int) -> None:
         width, padded = slab.shape[1], flags.shape[1]
-        np.greater(slab, np.float32(floor), out=flags[:, :width])
+        np.greater(slab, np.float32(threshold), out=flags[:, :width])
         flat = _true_places(flags)
         self.flats.append(flat + first * width if padded == width else (flat // padded + first) * width + flat % padded)
 
-    def _count_rows(self, slab: Floats, level: int, pair: Floats, flags: Flags, first: int) -> None:
+    def _count_rows(self, slab: _Floats, level: int, pair: _Floats, flags: _Flags, first: int) -> None:
         finite, width = _finite(pair), slab.shape[1]
         if not finite:
             return
@@ -126,7 +128,7 @@ class _Part:
                 which, cols = _both(flags[1, rows, :width], ~flags[0, rows, :width])
                 self.near_rows.add(level, self.start + first + rows[which], cols)
 
-    def _count_cols(self, slab: Floats, level: int, pair: Floats, flags: Flags, first: int) -> None:
+    def _count_cols(self, slab: _Floats, level: int, pair: _Floats, flags: _Flags, first: int) -> None:
         finite = pair.shape[1]
         if not finite:
             return
@@ -141,36 +143,36 @@ class _Part:
                 self.near_cols.add(level, cols[which], self.start + first + rows)
 
 
-def _both(one: Flags, other: Flags) -> tuple[Ints, Ints]:
+def _both(one: _Flags, other: _Flags) -> tuple[_Ints, _Ints]:
     """Row and column of the entries true in both."""
     flat = np.flatnonzero(one & other)
     return flat // one.shape[1], flat % one.shape[1]
 
 
 class _Near:
-    """Entries between the cuts of a pair, given up when there are too many."""
+    """Entries between the cuts of a pair; no longer collected (not `open`) once there are too many."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
-        self.found: list[Ints] = []
+        self.found: list[_Ints] = []
 
     @property
     def open(self) -> bool:
         return self.count <= self.limit
 
-    def add(self, level: int, place: Ints, other: Ints) -> None:
+    def add(self, level: int, place: _Ints, other: _Ints) -> None:
         self.count += len(place)
         self.found.append(np.stack([np.full_like(place, level), place, other]))
 
 
-def _joined(counts: Ints, near: list[_Near]) -> Above:
+def _joined(counts: _Ints, near: list[_Near]) -> Above:
     found = [part for one in near for part in one.found] or [np.empty((3, 0), dtype=np.int64)]
     crowded = not all(one.open for one in near)
     return Above(torch.from_numpy(counts), torch.from_numpy(np.concatenate(found, axis=1)), crowded)
 
 
 def _above(tile: Tensor, cuts: Tensor, exact: bool) -> Above:
-    """The same on other devices, for cuts along the rows of `tile`."""
+    """The same on devices other than the CPU, for cuts along the rows of `tile`."""
     counts = torch.zeros(cuts.shape, dtype=torch.int64, device=tile.device)
     near = []
     for level, (high, low) in enumerate(cuts):
@@ -182,16 +184,16 @@ def _above(tile: Tensor, cuts: Tensor, exact: bool) -> Above:
     return Above(counts, torch.cat(near, 1) if near else counts.new_empty(3, 0), False)
 
 
-def _finite(pair: Floats) -> int:
+def _finite(pair: _Floats) -> int:
     return int(np.count_nonzero(pair[0] < np.inf))
 
 
-def _true_places(flags: Flags) -> Ints:
+def _true_places(flags: _Flags) -> _Ints:
     """Flat indices of the true entries, looking first for words of eight flags that are not all false."""
     words = flags.view(np.uint64).reshape(-1)
     full = (words != 0).nonzero()[0]
     inside = words[full].view(bool).nonzero()[0]
-    found: Ints = (full[inside >> 3] << 3) + (inside & 7)
+    found: _Ints = (full[inside >> 3] << 3) + (inside & 7)
     return found
 
 
@@ -221,7 +223,7 @@ def sort_ascending(values: Tensor) -> Tensor:
 
 
 @contextmanager
-def workers(device: torch.device) -> Iterator[Crew]:
+def workers(device: torch.device) -> Iterator[ThreadMap]:
     """A `map` over as many threads as torch uses, and their number; the plain one where threads would not help."""
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     if threads == 1:

@@ -3,8 +3,8 @@
 Axes: N items, n items of a block, D dimensions, E = D or D + 2 coordinates.
 
 cosine      left = right = x / |x|                score = cosine; a zero vector scores 0 with everything
-euclidean   left = (x, h, 1), right = (x, -1, -h)  score = -|x - y|^2 / 2, h = |x|^2 / 2; x moved to the centre of the
-                                                   queries and scaled into the unit ball, which changes no ranking
+euclidean   left = (x, h, 1), right = (x, -1, -h)  score = -|x - y|^2 / 2, h = |x|^2 / 2; x relative to the mean of
+                                                   the queries and scaled into the unit ball: the same ranking
 hamming     left = right = bits as -1 and +1       score = D - 2 * (bits that differ), an exact integer
 
 Nothing of size N x E is kept: blocks of coordinates are made from the caller's tensor when they are needed.
@@ -22,14 +22,14 @@ TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Frame:
-    """Where Euclidean coordinates have their origin, and their unit of length."""
+    """Origin and unit of length of Euclidean coordinates."""
 
     centre: Tensor  # (D,) float64
     reach: float
 
 
 @dataclass(frozen=True)
-class Vectors:
+class VectorSet:
     """Raw embeddings with what their distance needs to turn blocks of them into coordinates."""
 
     data: Tensor  # (N, D) floating point; uint8 packed bits or bool for Hamming
@@ -50,9 +50,9 @@ class Vectors:
             return dimensions * 8 if self.data.dtype == torch.uint8 else dimensions
         return dimensions + 2 if self.distance == "euclidean" else dimensions
 
-    def part(self, index: Tensor) -> Vectors:
+    def part(self, index: Tensor) -> VectorSet:
         """Only the items of `index`."""
-        return Vectors(self.data[index], self.distance, self.norm[index], self.frame)
+        return VectorSet(self.data[index], self.distance, self.norm[index], self.frame)
 
     def left(self, index: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """Coordinates of the items of `index` as queries, (n, E)."""
@@ -80,13 +80,13 @@ class Vectors:
         return torch.cat([(rows - self.frame.centre) / self.frame.reach, *tail], dim=1).to(dtype)
 
 
-def pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> Tensor:
+def pair_scores(left: VectorSet, right: VectorSet, rows: Tensor, cols: Tensor) -> Tensor:
     """Float64 score of each pair (rows[k], cols[k]), (k,)."""
     step = max(1, 2**20 // left.width)
     return torch.cat([_pair_scores(left, right, a, b) for a, b in zip(rows.split(step), cols.split(step), strict=True)])
 
 
-def _pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> Tensor:
+def _pair_scores(left: VectorSet, right: VectorSet, rows: Tensor, cols: Tensor) -> Tensor:
     if left.distance != "cosine":
         return (left.left(rows) * right.right(cols)).sum(1)
     norms = left.norm[rows] * right.norm[cols]
@@ -94,19 +94,19 @@ def _pair_scores(left: Vectors, right: Vectors, rows: Tensor, cols: Tensor) -> T
     return products.sum(1) / norms.clamp(min=TINY)
 
 
-def vector_sets(queries: Tensor, gallery: Tensor | None, distance: str) -> tuple[Vectors, Vectors]:
-    """Queries and gallery ready to be compared; one and the same object when the queries are their own gallery."""
+def vector_sets(queries: Tensor, gallery: Tensor | None, distance: str) -> tuple[VectorSet, VectorSet]:
+    """Queries and gallery, ready to be compared; the same object when the queries are their own gallery."""
     frame = _frame(queries, gallery) if distance == "euclidean" else None
     first = _vectors(queries, distance, frame)
     return first, first if gallery is None else _vectors(gallery, distance, frame)
 
 
-def _vectors(data: Tensor, distance: str, frame: Frame | None) -> Vectors:
+def _vectors(data: Tensor, distance: str, frame: Frame | None) -> VectorSet:
     if distance == "hamming":
-        return Vectors(data, distance, torch.ones(len(data), dtype=torch.float64, device=data.device))
+        return VectorSet(data, distance, torch.ones(len(data), dtype=torch.float64, device=data.device))
     if frame is None:
-        return Vectors(data, distance, torch.cat([block.double().norm(dim=1) for block in _blocks(data)]))
-    return Vectors(data, distance, _distances(data, frame.centre) / frame.reach, frame)
+        return VectorSet(data, distance, torch.cat([block.double().norm(dim=1) for block in _blocks(data)]))
+    return VectorSet(data, distance, _distances(data, frame.centre) / frame.reach, frame)
 
 
 def _frame(queries: Tensor, gallery: Tensor | None) -> Frame:
