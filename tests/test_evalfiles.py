@@ -70,6 +70,46 @@ def test_scores_of_every_query_are_written(tmp_path: Path) -> None:
     assert found[11]["map"] == ""
 
 
+def labelled_rows() -> list[list[object]]:
+    """The label first, hundreds of times as large as any dimension."""
+    return [[1000 * int(label), *point.tolist()] for point, label in zip(POINTS, LABELS, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["label", "Label", " LABELS", "\ufefflabel", "\ufeffid", "ID"])
+def test_a_label_or_id_is_no_dimension_whatever_its_case_or_byte_order_mark(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "y.npy", LABELS)
+    rows = [[i, *row[1:]] if "id" in name.lower() else row for i, row in enumerate(labelled_rows())]
+    table = write_csv(tmp_path / "x.csv", [name, "d0", "d1", "d2", "d3"], rows)
+    known = retrieval_metrics(POINTS, LABELS, metrics=("recall", "map"), distance="euclidean")
+    assert evaluate(table, tmp_path / "y.npy", distance="euclidean") == pytest.approx(known)
+    if "label" in name.lower():
+        assert evaluate(table, distance="euclidean") == pytest.approx(known)
+
+
+@pytest.mark.parametrize(
+    "name", ["class", "Class", "class_id", "className", "target", "Category", "index", "", "Unnamed: 0", "image path"]
+)
+def test_columns_that_are_no_dimensions_are_refused(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "y.npy", LABELS)
+    table = write_csv(tmp_path / "x.csv", [name, "d0", "d1", "d2", "d3"], labelled_rows())
+    with pytest.raises(InputError, match=re.escape(f"every column of {table} but label and id is read as a dimension")):
+        evaluate(table, tmp_path / "y.npy")
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path: Path) -> None:
+    marked = [[f"\ufeff{POINTS[0, 0]}", *POINTS[0, 1:].tolist()], *POINTS[1:].tolist()]
+    (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(str(label) for label in LABELS))
+    assert evaluate(write_csv(tmp_path / "x.csv", None, marked), tmp_path / "y.txt") == pytest.approx(KNOWN)
+
+
+def test_a_file_of_labels_may_hold_other_columns(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", POINTS)
+    rows = [[i, f"{i}.jpg", label] for i, label in enumerate(LABELS)]
+    assert evaluate(tmp_path / "x.npy", write_csv(tmp_path / "y.csv", ["index", "path", "label"], rows)) == KNOWN
+    with pytest.raises(InputError, match="must have one column `label`; got 'label', 'Labels'"):
+        evaluate(tmp_path / "x.npy", write_csv(tmp_path / "z.csv", ["label", "Labels"], [[0, 1]] * 12))
+
+
 @pytest.mark.skipif(not HAS_PYARROW, reason="pyarrow is not installed")
 def test_parquet(tmp_path: Path) -> None:
     import pyarrow as pa
@@ -82,6 +122,9 @@ def test_parquet(tmp_path: Path) -> None:
         target = tmp_path / f"{name}_scores.parquet"
         assert evaluate(tmp_path / f"{name}.parquet", per_query=target) == pytest.approx(KNOWN)
         assert pq.read_table(target).column("matches").to_pylist() == [2] * 12
+    pq.write_table(pa.table({**columns, "Class": LABELS}), tmp_path / "odd.parquet")
+    with pytest.raises(InputError, match="'Class' looks like something else"):
+        evaluate(tmp_path / "odd.parquet", tmp_path / "lists.parquet")
 
 
 @pytest.mark.skipif(HAS_PYARROW, reason="pyarrow is installed")
@@ -119,7 +162,7 @@ def test_bad_files_are_refused_in_plain_words(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             evaluate(tmp_path / path)
-    with pytest.raises(InputError, match="gallery_labels needs gallery"):
+    with pytest.raises(InputError, match="gallery_labels requires gallery"):
         evaluate(tmp_path / "x.npy", tmp_path / "y.npy", gallery_labels=tmp_path / "y.npy")
     with pytest.raises(InputError, match=r"per_query must end in \.csv or \.parquet"):
         evaluate(tmp_path / "x.npy", tmp_path / "y.npy", per_query=tmp_path / "scores.txt")
