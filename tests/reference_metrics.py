@@ -133,3 +133,30 @@ def mean_scores(per_query: Sequence[dict[str, float] | None]) -> dict[str, float
     """Mean over the queries that have a relevant item."""
     kept = [scores for scores in per_query if scores is not None]
     return {name: math.fsum(scores[name] for scores in kept) / len(kept) for name in kept[0]}
+
+
+def compared(embeddings: NDArray, distance: str) -> NDArray:
+    """The vectors that diagnostics describe, in float64: of unit length for cosine, signs for Hamming, else as given."""
+    rows = np.asarray(embeddings, dtype=np.float64)
+    if distance == "hamming":
+        return np.where(rows > 0, 1.0, -1.0)
+    return unit_rows(rows) if distance == "cosine" else rows
+
+
+def unit_rows(rows: NDArray) -> NDArray:
+    """Every row divided by its length; a row of zeros stays one."""
+    return np.stack([row / math.hypot(*row) if math.hypot(*row) else row for row in rows])
+
+
+def uniformity(embeddings: NDArray, distance: str) -> float:
+    """log of the mean of exp(-2 |x - y|^2) over all pairs of two different rows, scaled to unit length."""
+    rows = unit_rows(compared(embeddings, distance))
+    pairs = [math.exp(-2 * math.fsum((x - y) ** 2)) for x, y in combinations(rows, 2)]
+    return math.log(math.fsum(pairs) / len(pairs))
+
+
+def effective_rank(embeddings: NDArray, distance: str) -> float:
+    """exp of the entropy of the singular values divided by their sum."""
+    values = np.linalg.svd(compared(embeddings, distance), compute_uv=False)
+    shares = [value / values.sum() for value in values if value > 0]
+    return math.exp(-math.fsum(share * math.log(share) for share in shares))

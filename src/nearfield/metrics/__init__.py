@@ -4,7 +4,7 @@ What a metric means:       api.py (matches, galleries, means, options), formulas
 How it is computed:        ranking/ (places of matches in rankings that are never sorted as a whole)
 Metrics of whole sets:     clustering.py, verification.py
 Arguments and input:       settings.py, checks.py; sharded.py for several processes
-Built on it:               neighbours.py, dataset_scores.py (test splits), from_files.py (`nearfield eval`), embedding_files.py
+Built on it:               neighbours.py, dataset_scores.py (test splits), from_files.py, embedding_files.py
 """
 
 from __future__ import annotations

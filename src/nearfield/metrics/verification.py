@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearfield.errors import InputError
 from nearfield.metrics.ranking.matches import RankingTask
-from nearfield.metrics.ranking.vectors import VectorSet
+from nearfield.metrics.ranking.vectors import TINY, VectorSet
 
 BINS = 1 << 20
 SIDE = 1024
@@ -113,26 +113,38 @@ def _mean_distance(points: Tensor) -> tuple[float, int]:
 
 def effective_rank(items: VectorSet) -> float:
     """exp of the entropy of the singular values divided by their sum (Roy and Vetterli, 2007): from 1 to D."""
-    blocks = torch.arange(len(items.norm), device=items.norm.device).split(SIDE)
-    parts = (items.plain(index) for index in blocks)
+    parts = (items.uncentred(index) for index in _blocks(items))
     gram = reduce(torch.add, (rows.T @ rows for rows in parts))  # (D, D)
     values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt()
-    share = values / values.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    share = values / values.sum().clamp(min=TINY)
     return float(torch.special.entr(share).sum().exp())
 
 
 def uniformity(items: VectorSet) -> float:
-    """log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors (Wang and Isola, 2020); 0 means collapsed."""
+    """log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors (Wang and Isola, 2020); 0 means collapsed.
+
+    A vector of zeros has no direction and stays where it is, at distance 1 from every unit vector.
+    """
     count = len(items.norm)
+    if count < 2:
+        raise InputError(f"embeddings must hold at least two rows for uniformity; got {count}.")
+    blocks = _blocks(items)
     total = 0.0
-    blocks = torch.arange(count, device=items.norm.device).split(SIDE)
     for i, first in enumerate(blocks):
-        left = torch.nn.functional.normalize(items.plain(first, torch.float32))
+        left = _unit_rows(items, first)
         for j, second in enumerate(blocks[i:], start=i):
-            right = torch.nn.functional.normalize(items.plain(second, torch.float32))
-            part = float((4 * (left @ right.T).clamp(max=1) - 4).exp_().double().sum())
-            total += part if j == i else 2 * part
-    pairs = count * (count - 1)
-    if not pairs:
-        raise InputError("embeddings must hold at least two rows for uniformity.")
-    return math.log((total - count) / pairs)
+            right = _unit_rows(items, second)
+            lengths = left.square().sum(1)[:, None] + right.square().sum(1)
+            near = (4 * (left @ right.T) - 2 * lengths).clamp_(max=0).exp_().double()  # (r, w)
+            total += float(near.fill_diagonal_(0).sum()) if j == i else 2 * float(near.sum())
+    return math.log(total / (count * (count - 1)))
+
+
+def _unit_rows(items: VectorSet, index: Tensor) -> Tensor:
+    """Rows of unit length, or of zeros, in float32."""
+    return torch.nn.functional.normalize(items.uncentred(index), eps=TINY).float()
+
+
+def _blocks(items: VectorSet) -> Sequence[Tensor]:
+    index: tuple[Tensor, ...] = torch.arange(len(items.norm), device=items.norm.device).split(SIDE)
+    return index

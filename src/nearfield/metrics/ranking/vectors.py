@@ -67,6 +67,10 @@ class VectorSet:
         rows = self._coordinates(index, dtype, 1)
         return rows[:, :-2] if self.distance == "euclidean" else rows
 
+    def uncentred(self, index: Tensor) -> Tensor:
+        """The same in float64 without moving Euclidean vectors, for statistics that depend on the origin, (n, D)."""
+        return self.plain(index) if self.frame is None else self.data[index].double()
+
     def _coordinates(self, index: Tensor, dtype: torch.dtype, side: int) -> Tensor:
         rows = self.data[index]  # (n, D)
         if self.distance == "hamming":
