@@ -22,7 +22,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
-from nearfield.metrics import sharded, verification
+from nearfield.metrics import sharded
 from nearfield.metrics.checks import (
     Array,
     Distance,
@@ -33,6 +33,7 @@ from nearfield.metrics.checks import (
     same_width,
 )
 from nearfield.metrics.clustering import clustering_scores
+from nearfield.metrics.diagnostics import diagnostic_scores
 from nearfield.metrics.formulas import PerQuery, mean_scores, score_queries
 from nearfield.metrics.ranking.vectors import VectorSet, vector_sets
 from nearfield.metrics.settings import (
@@ -45,6 +46,7 @@ from nearfield.metrics.settings import (
     Options,
     Ties,
 )
+from nearfield.metrics.verification import verification_scores
 
 Gallery = Array | Mapping[str, Array] | None
 
@@ -185,7 +187,7 @@ def _gallery_scores(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float
     if settings.wants(*VERIFICATION):
         self_index = torch.arange(len(sets.codes), device=sets.codes.device) if sets.one_set else None
         task = settings.ranking(sets.queries, sets.gallery, sets.codes, sets.gallery_codes, self_index)
-        result |= _on_first_rank(lambda: verification.verification(task, settings.metrics, settings.fmr), settings)
+        result |= _on_first_rank(lambda: verification_scores(task, settings.metrics, settings.fmr), settings)
     return result, found
 
 
@@ -248,16 +250,10 @@ def _query_set_scores(sets: Sets, settings: EvalSettings) -> dict[str, float]:
     """What depends on the queries alone: clustering and diagnostics."""
 
     def compute() -> dict[str, float]:
-        result: dict[str, float] = {}
+        clusters: dict[str, float] = {}
         if settings.wants(*CLUSTERING):
-            result |= clustering_scores(sets.queries, sets.codes, settings.metrics, settings.kmeans)
-        if settings.wants("distance_ratio"):
-            result["distance_ratio"] = verification.distance_ratio(sets.queries, sets.codes)
-        if settings.wants("effective_rank"):
-            result["effective_rank"] = verification.effective_rank(sets.queries)
-        if settings.wants("uniformity"):
-            result["uniformity"] = verification.uniformity(sets.queries)
-        return result
+            clusters = clustering_scores(sets.queries, sets.codes, settings.metrics, settings.kmeans)
+        return clusters | diagnostic_scores(sets.queries, sets.codes, settings.metrics)
 
     return _on_first_rank(compute, settings) if settings.wants(*CLUSTERING, *DIAGNOSTICS) else {}
 
