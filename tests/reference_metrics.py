@@ -136,7 +136,7 @@ def mean_scores(per_query: Sequence[dict[str, float] | None]) -> dict[str, float
 
 
 def compared(embeddings: NDArray, distance: str) -> NDArray:
-    """The vectors that diagnostics describe, in float64: of unit length for cosine, signs for Hamming, else as given."""
+    """The vectors that diagnostics describe: of unit length for cosine, signs for Hamming, as given for Euclidean."""
     rows = np.asarray(embeddings, dtype=np.float64)
     if distance == "hamming":
         return np.where(rows > 0, 1.0, -1.0)

@@ -33,6 +33,8 @@ def with_value(value: float) -> np.ndarray:
     [
         ({"embeddings": with_value(np.nan)}, "embeddings must be finite; 1 of 12 rows hold NaN or infinity, first 7."),
         ({"embeddings": with_value(np.inf)}, "embeddings must be finite"),
+        ({"embeddings": with_value(1.0).astype(float) * 1e-200}, "from 1e-100 to 1e100"),
+        ({"embeddings": [[1.0], [1.0, 2.0]]}, "embeddings must be rectangular, all rows equally long"),
         ({"embeddings": POINTS[0]}, "embeddings must be a matrix"),
         ({"embeddings": POINTS[:0], "labels": LABELS[:0]}, "got shape (0, 4)"),
         ({"embeddings": [["a", "b"]] * 12}, "embeddings must be numbers"),
@@ -55,17 +57,17 @@ def with_value(value: float) -> np.ndarray:
         ({"gallery": {"a": POINTS}, "gallery_labels": {"b": LABELS}}, "same names as gallery"),
         ({"metrics": ("recal",)}, "did you mean 'recall'?"),
         ({"metrics": ()}, "metrics must name at least one"),
-        ({"ks": (0, 1)}, "ks must be whole numbers from 1; got (0, 1)"),
-        ({"ks": ()}, "ks must be whole numbers from 1"),
+        ({"ks": (0, 1)}, "ks must be a whole number from 1 to 9007199254740992; got 0"),
+        ({"ks": ()}, "ks must hold at least one number"),
         ({"distance": "cosinus"}, "did you mean 'cosine'?"),
         ({"ties": "random"}, "ties must be one of expected, optimistic, pessimistic"),
         ({"denominator": "some"}, "denominator must be one of matched, all"),
         ({"protocol": "gallery"}, "did you mean 'gallery1'?"),
         ({"protocol": "gallery1", "gallery": POINTS, "gallery_labels": LABELS}, "draws its own gallery"),
         ({"protocol": "gallery1", "labels": np.arange(12)}, "labels must hold a class of two items for gallery1"),
-        ({"repeats": 0}, "repeats must be at least 1"),
-        ({"max_memory_mb": 0}, "max_memory_mb must be above 0"),
-        ({"fmr": (1.5,)}, "fmr must be rates"),
+        ({"repeats": 0}, "repeats must be a whole number from 1"),
+        ({"max_memory_mb": 0}, "max_memory_mb must be a number above 0; got 0"),
+        ({"fmr": (1.5,)}, "fmr must be a number from 0 up to, not including, 1; got 1.5"),
         ({"distributed": True}, "call init_process_group first"),
         ({"categories": LABELS[:3]}, "groups must hold one value for each of the 12 queries; got 3"),
         ({"labels": np.zeros(12, int), "metrics": ("roc_auc",)}, "one kind is missing"),
@@ -77,7 +79,7 @@ def test_bad_input_is_refused_in_plain_words(arguments: dict[str, Any], message:
 
 
 def test_bad_neighbour_counts_are_refused() -> None:
-    with pytest.raises(InputError, match="k must lie between 1 and the 11 items"):
+    with pytest.raises(InputError, match="k must be a whole number from 1 to 11; got 12"):
         nearest_neighbours(POINTS, k=12)
 
 
@@ -196,7 +198,7 @@ def test_clustering_is_seeded_and_averaged_as_asked() -> None:
     assert values[1, "geometric"] == normalized_mutual_info_score(labels, clusters, average_method="geometric")
     with pytest.raises(InputError, match="average must be one of arithmetic, geometric"):
         KMeans(average="mean")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="restarts and iterations must be at least 1"):
+    with pytest.raises(InputError, match="restarts must be a whole number from 1"):
         KMeans(restarts=0)
 
 
@@ -258,6 +260,11 @@ def test_distance_ratio_compares_spread_with_centres() -> None:
     centres = np.stack([units[c == LABELS].mean(0) for c in range(4)])
     between = np.linalg.norm(centres[:, None] - centres[None], axis=-1)[~np.eye(4, dtype=bool)].mean()
     assert found["distance_ratio"] == pytest.approx(inside / between)
+    gallery, names = np.concatenate([POINTS, POINTS]), np.arange(24)  # with classes that no query has
+    other = retrieval_metrics(POINTS, LABELS, (1,), gallery, names, ("distance_ratio",))
+    assert other == pytest.approx(found)
+    with pytest.raises(InputError, match="class centres that differ"):
+        retrieval_metrics(np.ones((12, 4)), LABELS, metrics=("distance_ratio",))
 
 
 def test_metrics_without_retrieval_need_no_matches() -> None:

@@ -41,6 +41,6 @@ def require_positive(**values: float) -> tuple[float, ...]:
 
 def require_one_of(name: str, value: str, valid: tuple[str, ...]) -> str:
     """`value`, or InputError naming the nearest valid one."""
-    if value not in valid:
-        raise InputError(f"{name} must be one of {', '.join(valid)}; got {value!r}, {nearest(value, valid)}")
+    if not isinstance(value, str) or value not in valid:
+        raise InputError(f"{name} must be one of {', '.join(valid)}; got {value!r}, {nearest(str(value), valid)}")
     return value

@@ -45,6 +45,7 @@ from nearfield.metrics.settings import (
     EvalSettings,
     Options,
     Ties,
+    read_settings,
 )
 from nearfield.metrics.verification import verification_scores
 
@@ -116,7 +117,7 @@ def retrieval_metrics(
     distributed          what is given is this rank's shard; every rank scores its own queries against the shards of all
                          and returns the result for all, the same as in one process
     """
-    settings = EvalSettings(tuple(ks), tuple(metrics), distance, ties, **options)
+    settings = read_settings(ks, metrics, distance, ties, options)
     if (gallery is None) != (gallery_labels is None):
         raise InputError("gallery and gallery_labels must be given together; found only one of them.")
     if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):

@@ -5,8 +5,9 @@ Axes: N items, D dimensions (bits of a binary code count as dimensions).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -17,11 +18,23 @@ from nearfield.errors import InputError
 
 Distance = Literal["cosine", "euclidean", "hamming"]
 Array = Tensor | NDArray[Any] | Sequence[Any]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def whole_number(argument: str, value: object, low: int, high: int) -> int:
+    """`value` as an int between low and high; InputError otherwise, for booleans and fractions too."""
+    try:
+        number = low - 1 if isinstance(value, bool | np.bool_) else operator.index(cast(SupportsIndex, value))
+    except (TypeError, ValueError):  # the latter: an array of several
+        number = low - 1
+    if not low <= number <= high:
+        raise InputError(f"{argument} must be a whole number from {low} to {high}; got {value!r}.")
+    return number
 
 
 def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
     """`value` as an (N, D) tensor on its own device, finite; uint8 (packed bits) and bool only for Hamming ranking."""
-    matrix = value.detach() if isinstance(value, Tensor) else _from_numpy(np.asarray(value), argument)
+    matrix = _dense(value, argument).detach() if isinstance(value, Tensor) else _from_numpy(value, argument)
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(
             f"{argument} must be a matrix of at least one item and one dimension; got shape {tuple(matrix.shape)}."
@@ -32,15 +45,33 @@ def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
         )
     if matrix.is_complex():
         raise InputError(f"{argument} must be real numbers; got {matrix.dtype}.")
+    if matrix.is_floating_point() and matrix.dtype not in FLOATS:
+        raise InputError(f"{argument} must be float16, bfloat16, float32 or float64; got {matrix.dtype}. Use .float().")
     if not matrix.is_floating_point() and matrix.dtype not in (torch.uint8, torch.bool):
         matrix = matrix.double()
     if matrix.is_floating_point():
-        _refuse_not_finite(matrix, argument)
+        _require_finite(matrix, argument)
+        if distance != "hamming":
+            matrix = _of_common_size(matrix, argument)
     return matrix.cpu() if matrix.device.type == "mps" else matrix  # that device has no float64
 
 
-def _from_numpy(array: NDArray[Any], argument: str) -> Tensor:
-    """A tensor that shares the memory of `array` where torch can."""
+def _dense(tensor: Tensor, argument: str) -> Tensor:
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise InputError(f"{argument} must be a dense tensor that holds data; got {tensor.layout} on {tensor.device}.")
+    return tensor
+
+
+def _as_array(value: Array, argument: str) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise InputError(f"{argument} must be rectangular, all rows equally long; {error}.") from error
+
+
+def _from_numpy(value: Array, argument: str) -> Tensor:
+    """A tensor that shares the memory of `value` where torch can."""
+    array = _as_array(value, argument)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{argument} must be numbers; got an array of {array.dtype}.")
     if array.dtype.kind in "fiu" and array.dtype not in _SHARED:
@@ -70,7 +101,12 @@ def label_codes(
 
 def label_array(labels: Array, argument: str = "labels") -> NDArray[Any]:
     """Labels as a one-dimensional numpy array of int64 (uint64 where they need it) or of strings."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if isinstance(labels, Tensor) and labels.is_floating_point():
+        raise InputError(f"{argument} must be integers or strings; got {labels.dtype}. Convert class ids with .long().")
+    if isinstance(labels, Tensor):
+        array = _dense(labels, argument).detach().cpu().numpy()
+    else:
+        array = _as_array(labels, argument)
     if array.ndim != 1:
         raise InputError(f"{argument} must be one value per item; got shape {array.shape}.")
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
@@ -101,12 +137,24 @@ def same_width(queries: Tensor, gallery: Tensor) -> None:
         raise InputError(f"gallery must hold packed bits if the queries do; got {gallery.dtype} and {queries.dtype}.")
 
 
-def _refuse_not_finite(matrix: Tensor, argument: str) -> None:
+def _require_finite(matrix: Tensor, argument: str) -> None:
     if bool(torch.isfinite(matrix.sum())):  # one cheap pass; a sum may overflow, hence the second look
         return
     bad = (~torch.isfinite(matrix).all(dim=1)).nonzero()[:, 0]
     if len(bad):
         raise InputError(
             f"{argument} must be finite; {len(bad)} of {len(matrix)} rows hold NaN or infinity, first {int(bad[0])}."
-            " Drop those rows, or look for a diverged model."
+            " Remove those rows, or check whether the model diverged."
         )
+
+
+def _of_common_size(matrix: Tensor, argument: str) -> Tensor:
+    """The matrix in a type in which lengths and their squares neither overflow nor underflow."""
+    size = matrix.abs().amax(dim=1)  # (N,)
+    least = float(torch.where(size > 0, size, 1.0).min())
+    if float(size.max()) > 1e100 or least < 1e-100:
+        raise InputError(
+            f"{argument} must have rows of zeros or with a largest magnitude from 1e-100 to 1e100; got "
+            f"{float(size.max()):g} and {least:g}. Rescale the vectors."
+        )
+    return matrix.double() if least < 1e-30 else matrix

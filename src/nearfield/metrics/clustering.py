@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nearfield.errors import InputError, RunError, require_one_of
+from nearfield.errors import RunError, require_one_of
+from nearfield.metrics.checks import whole_number
 from nearfield.metrics.ranking.vectors import VectorSet
 
 Average = Literal["arithmetic", "geometric"]
+MOST = 2**31 - 1  # faiss counts in 32 bits
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class KMeans:
 
     def __post_init__(self) -> None:
         require_one_of("average", self.average, get_args(Average))
-        if self.restarts < 1 or self.iterations < 1:
-            raise InputError(f"restarts and iterations must be at least 1; got {self.restarts} and {self.iterations}.")
+        whole_number("seed", self.seed, 0, MOST)
+        whole_number("restarts", self.restarts, 1, MOST)
+        whole_number("iterations", self.iterations, 1, MOST)
 
 
 def clustering_scores(

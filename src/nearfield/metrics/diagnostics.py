@@ -33,9 +33,9 @@ def diagnostic_scores(items: VectorSet, codes: Tensor, names: Sequence[str]) -> 
 
 def distance_ratio(items: VectorSet, codes: Tensor) -> float:
     """Mean distance of two items of a class over that of two class centres (Roth et al., 2020); lower is tighter."""
-    order = torch.argsort(codes, stable=True)
+    order, sizes = torch.argsort(codes, stable=True), torch.bincount(codes)
     inside, pairs, centres = 0.0, 0, []
-    for members in order.split(torch.bincount(codes).tolist()):
+    for members in order.split(sizes[sizes > 0].tolist()):  # some classes may be in the gallery alone
         rows = items.plain(members)  # (n, D)
         centres.append(rows.mean(0))
         inside += sum(float(torch.cdist(part, rows, compute_mode=EXACT).sum()) for part in rows.split(SIDE))
@@ -43,7 +43,12 @@ def distance_ratio(items: VectorSet, codes: Tensor) -> float:
     between, count = _mean_distance(torch.stack(centres))
     if not pairs or not count:
         raise InputError("labels must hold a class of two items and a second class for distance_ratio.")
-    return inside / pairs / between if between else math.inf
+    if not between:
+        raise InputError(
+            "embeddings must have class centres that differ for distance_ratio; all are equal. Check whether the "
+            "embedding collapsed, or leave distance_ratio out."
+        )
+    return inside / pairs / between
 
 
 def _mean_distance(points: Tensor) -> tuple[float, int]:

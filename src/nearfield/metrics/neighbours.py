@@ -10,8 +10,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from nearfield.errors import InputError, require_one_of
-from nearfield.metrics.checks import Array, Distance, embedding_matrix, same_width
+from nearfield.errors import require_one_of
+from nearfield.metrics.checks import Array, Distance, embedding_matrix, same_width, whole_number
 from nearfield.metrics.ranking.vectors import VectorSet, pair_scores, vector_sets
 
 ROWS, COLUMNS = 1024, 8192
@@ -31,8 +31,7 @@ def nearest_neighbours(
     other = data if gallery is None else embedding_matrix(gallery, "gallery", distance)
     same_width(data, other)
     available = len(other) - (gallery is None)
-    if not 1 <= k <= available:
-        raise InputError(f"k must lie between 1 and the {available} items that can be found; got {k}.")
+    k = whole_number("k", k, 1, available)
     left, right = vector_sets(data, None if gallery is None else other, distance)
     blocks = torch.arange(len(data), device=data.device).split(ROWS)
     found = [_search(left, right, rows, k, gallery is None) for rows in blocks]

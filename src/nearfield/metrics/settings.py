@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from nearfield.errors import InputError, require_one_of
-from nearfield.metrics.checks import Array, Distance
+from nearfield.errors import InputError, nearest, require_one_of
+from nearfield.metrics.checks import Array, Distance, whole_number
 from nearfield.metrics.clustering import KMeans
 from nearfield.metrics.ranking.matches import RankingTask
 from nearfield.metrics.ranking.vectors import VectorSet
@@ -22,6 +24,7 @@ DIAGNOSTICS = ("distance_ratio", "effective_rank", "uniformity")
 METRICS = (*RETRIEVAL, *CLUSTERING, *VERIFICATION, *DIAGNOSTICS, "counts")
 DEFAULT_METRICS = ("recall", "r_precision", "map_at_r", "nmi")
 DEFAULT_KS = (1, 2, 4, 8)
+MOST = 2**53  # whole numbers up to here are exact in float64
 
 Ties = Literal["expected", "optimistic", "pessimistic"]
 Denominator = Literal["matched", "all"]
@@ -44,7 +47,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What to compute and how: the arguments of `retrieval_metrics` other than embeddings and labels, checked."""
+    """What to compute and how: the arguments of `retrieval_metrics` other than embeddings and labels."""
 
     ks: tuple[int, ...]
     metrics: tuple[str, ...]
@@ -59,24 +62,6 @@ class EvalSettings:
     fmr: Sequence[float] = (1e-3,)
     max_memory_mb: float = 512
     distributed: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.metrics:
-            raise InputError(f"metrics must name at least one of {', '.join(METRICS)}; got none.")
-        for name in self.metrics:
-            require_one_of("metrics", name, METRICS)
-        require_one_of("distance", self.distance, get_args(Distance))
-        require_one_of("ties", self.ties, get_args(Ties))
-        require_one_of("denominator", self.denominator, get_args(Denominator))
-        require_one_of("protocol", self.protocol, get_args(GalleryProtocol))
-        if "recall" in self.metrics and (not self.ks or any(k < 1 or k != int(k) for k in self.ks)):
-            raise InputError(f"ks must be whole numbers from 1; got {self.ks}.")
-        if self.repeats < 1:
-            raise InputError(f"repeats must be at least 1; got {self.repeats}.")
-        if not self.max_memory_mb > 0:
-            raise InputError(f"max_memory_mb must be above 0; got {self.max_memory_mb}.")
-        if any(not 0 <= rate < 1 for rate in self.fmr):
-            raise InputError(f"fmr must be rates from 0 up to, not including, 1; got {tuple(self.fmr)}.")
 
     def wants(self, *names: str) -> bool:
         """Whether any of these metrics was asked for."""
@@ -95,5 +80,56 @@ class EvalSettings:
             best_only=not self.wants("r_precision", "map_at_r", "map"),
             best_depth=None if self.wants("map", "mrr") else max([1, *self.ks]),
             rest_exact=self.wants("map"),
-            memory=int(self.max_memory_mb * 2**20),
+            memory=int(min(self.max_memory_mb, 2**40) * 2**20),
         )
+
+
+def read_settings(
+    ks: Sequence[int], metrics: Sequence[str], distance: Distance, ties: Ties, options: Options
+) -> EvalSettings:
+    """The arguments of `retrieval_metrics`, checked: InputError names the first that breaks its rule."""
+    unknown = next((name for name in options if name not in Options.__annotations__), None)
+    if unknown is not None:
+        raise InputError(f"unknown option {unknown!r}: {nearest(unknown, Options.__annotations__)}")
+    names = _sequence("metrics", metrics)
+    if not names:
+        raise InputError(f"metrics must name at least one of {', '.join(METRICS)}; got none.")
+    for name in names:
+        require_one_of("metrics", name, METRICS)
+    depths = tuple(whole_number("ks", k, 1, MOST) for k in _sequence("ks", ks))
+    if "recall" in names and not depths:
+        raise InputError("ks must hold at least one number for recall; got none.")
+    found = EvalSettings(depths, names, distance, ties, **options)
+    for argument, value, valid in (
+        ("distance", found.distance, Distance),
+        ("ties", found.ties, Ties),
+        ("denominator", found.denominator, Denominator),
+        ("protocol", found.protocol, GalleryProtocol),
+    ):
+        require_one_of(argument, value, get_args(valid))
+    whole_number("seed", found.seed, -(2**63), 2**63 - 1)
+    whole_number("repeats", found.repeats, 1, MOST)
+    if not isinstance(found.distributed, bool):
+        raise InputError(f"distributed must be True or False; got {found.distributed!r}.")
+    if not isinstance(found.kmeans, KMeans):
+        raise InputError(f"kmeans must be a nearfield.metrics.KMeans; got {found.kmeans!r}.")
+    if not isinstance(found.max_memory_mb, int | float | np.number) or not 0 < found.max_memory_mb < math.inf:
+        raise InputError(f"max_memory_mb must be a number above 0; got {found.max_memory_mb!r}.")
+    return replace(found, fmr=tuple(_rate(rate) for rate in _sequence("fmr", found.fmr)))
+
+
+def _sequence(argument: str, value: Sequence[Any]) -> tuple[Any, ...]:
+    try:
+        if isinstance(value, str | bytes | Mapping):
+            raise TypeError
+        return tuple(value)
+    except TypeError:
+        raise InputError(
+            f"{argument} must be a sequence; got {value!r}. For a single value write ({value!r},)."
+        ) from None
+
+
+def _rate(value: object) -> float:
+    if not isinstance(value, int | float | np.number) or not 0 <= value < 1:
+        raise InputError(f"fmr must be a number from 0 up to, not including, 1; got {value!r}.")
+    return float(value)
