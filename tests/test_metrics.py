@@ -366,6 +366,76 @@ dist.destroy_process_group()
     assert gallery == known
 
 
+def test_empty_shards_count_and_an_error_of_one_rank_reaches_all(tmp_path: Path) -> None:
+    """Of three ranks the second has no rows at all; whatever it may call them, nobody waits for ever."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        """
+import json, sys
+import numpy as np, torch, torch.distributed as dist
+from nearfield.errors import InputError
+from nearfield.metrics import retrieval_metrics
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+rng = np.random.default_rng(0)
+points, labels = rng.standard_normal((30, 4)).astype(np.float32), np.array(list("abcde") * 6)
+shards = {0: slice(0, 10), 1: slice(0, 0), 2: slice(10, 30)}
+mine = shards[rank]
+names = ("recall", "map", "roc_auc", "uniformity", "counts")
+
+def scores(x, y, **options):
+    try:
+        return retrieval_metrics(x, y, metrics=names, distributed=True, **options)
+    except InputError as error:
+        return str(error)
+
+bad = points.copy()
+bad[20] = np.nan
+empty = rank == 1
+found = {
+    "typed": scores(torch.tensor(points[mine]), labels[mine]),
+    "lists": scores([] if empty else points[mine], [] if empty else labels[mine]),
+    "gallery": scores(points[mine], labels[mine], gallery=points[shards[2 - rank]],
+                      gallery_labels=labels[shards[2 - rank]], categories=[] if empty else labels[mine]),
+    "no gallery here": scores(points, labels, gallery=points if rank == 0 else [],
+                              gallery_labels=labels if rank == 0 else []),
+    "all empty": scores([], []),
+    "not finite": scores(bad[mine], labels[mine]),
+    "widths": scores(points[mine][:, : 4 - rank], labels[mine]),
+    "kinds": scores(points[mine], labels[mine] if rank else np.arange(10)),
+    "options": scores(points[mine], labels[mine], ks=(1, 2 + rank)),
+    "first rank": scores(points[mine], np.array(["a"] * 30)[mine]),
+}
+with open(f"{sys.argv[1]}/{rank}.json", "w") as stream:
+    json.dump([found, points.tolist(), labels.tolist()], stream)
+dist.destroy_process_group()
+"""
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(tmp_path)], check=True, capture_output=True, env=env, timeout=240)
+    (found, rows, labels), *others = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
+    points = np.array(rows, dtype=np.float32)
+    assert [other[0] for other in others] == [found, found]
+    names = ("recall", "map", "roc_auc", "uniformity", "counts")
+    known = retrieval_metrics(points, labels, metrics=names)
+    assert found["typed"] == found["lists"] == pytest.approx(known)
+    order = np.r_[10:30, 0:10]
+    gallery = {"gallery": points[order], "gallery_labels": [labels[i] for i in order], "categories": labels}
+    assert found["gallery"] == pytest.approx(retrieval_metrics(points, labels, metrics=names, **gallery))
+    assert found["no gallery here"]["queries"] == 90
+    for case, message in {
+        "all empty": "embeddings must hold at least one row; the shards of all ranks are empty",
+        "not finite": "rank 2: embeddings must be finite",
+        "widths": "embeddings must have as many dimensions on every rank; got 2, 4",
+        "kinds": "labels must be of one kind on all ranks",
+        "options": "rank 1 was called with other arguments than rank 0",
+        "first rank": "labels must give pairs that match and pairs that do not",
+    }.items():
+        assert message in found[case]
+
+
 def test_real_features_of_birds(real_data: Path) -> None:
     """The 100 test classes of CUB-200-2011, untrained features, stored in float16."""
     data = np.load(real_data / "cub200_efficientnet_lite0_224.npz")

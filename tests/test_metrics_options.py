@@ -69,7 +69,7 @@ def with_value(value: float) -> np.ndarray:
         ({"max_memory_mb": 0}, "max_memory_mb must be a number above 0; got 0"),
         ({"fmr": (1.5,)}, "fmr must be a number from 0 up to, not including, 1; got 1.5"),
         ({"distributed": True}, "call init_process_group first"),
-        ({"categories": LABELS[:3]}, "groups must hold one value for each of the 12 queries; got 3"),
+        ({"categories": LABELS[:3]}, "embeddings and categories must have the same length; got 12 rows and 3"),
         ({"labels": np.zeros(12, int), "metrics": ("roc_auc",)}, "one kind is missing"),
     ],
 )

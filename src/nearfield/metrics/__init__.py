@@ -3,7 +3,7 @@
 What a metric means:       api.py (matches, galleries, means, options), formulas.py (the equation of each metric)
 How it is computed:        ranking/ (places of matches in rankings that are never sorted as a whole)
 Metrics of whole sets:     clustering.py, verification.py, diagnostics.py
-Arguments and input:       settings.py, checks.py; sharded.py for several processes
+Arguments and input:       settings.py, checks.py, sets.py; sharded.py for several processes
 Built on it:               neighbours.py, dataset_scores.py (test splits), from_files.py, embedding_files.py
 """
 

@@ -14,28 +14,18 @@ values, unless `ties` puts matches first or last.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, cast, overload
+from typing import Literal, overload
 
 import torch
-from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
 from nearfield.metrics import sharded
-from nearfield.metrics.checks import (
-    Array,
-    Distance,
-    embedding_matrix,
-    label_array,
-    label_codes,
-    same_length,
-    same_width,
-)
+from nearfield.metrics.checks import Array, Distance
 from nearfield.metrics.clustering import clustering_scores
 from nearfield.metrics.diagnostics import diagnostic_scores
 from nearfield.metrics.formulas import PerQuery, mean_scores, score_queries
-from nearfield.metrics.ranking.vectors import VectorSet, vector_sets
+from nearfield.metrics.sets import EvalSets, Gallery, read_sets
 from nearfield.metrics.settings import (
     CLUSTERING,
     DEFAULT_KS,
@@ -48,8 +38,6 @@ from nearfield.metrics.settings import (
     read_settings,
 )
 from nearfield.metrics.verification import verification_scores
-
-Gallery = Array | Mapping[str, Array] | None
 
 
 @overload
@@ -119,13 +107,13 @@ def retrieval_metrics(
     """
     settings = read_settings(ks, metrics, distance, ties, options)
     if (gallery is None) != (gallery_labels is None):
-        raise InputError("gallery and gallery_labels must be given together; found only one of them.")
+        raise InputError("gallery and gallery_labels must be given together; got only one of them.")
     if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):
         raise InputError('protocol="gallery1" draws its own gallery in one process: leave out gallery and distributed.')
     if isinstance(gallery, Mapping):
         result, found = _several_galleries(embeddings, labels, gallery, gallery_labels, settings)
     else:
-        sets = _sets(embeddings, labels, gallery, gallery_labels, settings)
+        sets = read_sets(embeddings, labels, gallery, gallery_labels, settings)
         result, found = _gallery_scores(sets, settings)
         result |= _query_set_scores(sets, settings)
     if settings.wants("counts"):
@@ -134,48 +122,7 @@ def retrieval_metrics(
     return (result, PerQuery(rounded, found.relevant)) if per_query else result
 
 
-@dataclass(frozen=True)
-class Sets:
-    """All queries and all gallery items, of all ranks."""
-
-    queries: VectorSet
-    codes: Tensor  # (Q,) int64 labels 0..C-1
-    gallery: VectorSet  # the queries themselves when no gallery was given
-    gallery_codes: Tensor  # (N,)
-    mine: slice  # the queries that this process scores
-    categories: Array | None
-
-    @property
-    def one_set(self) -> bool:
-        return self.queries is self.gallery
-
-
-def _sets(embeddings: Array, labels: Array, gallery: Gallery, gallery_labels: Gallery, settings: EvalSettings) -> Sets:
-    """Check the arguments and, in a distributed run, bring the shards together."""
-    data = embedding_matrix(embeddings, "embeddings", settings.distance)
-    names = label_array(labels, "labels")
-    same_length(data, names, "embeddings", "labels")
-    items = names_of_items = None
-    if gallery is not None:
-        items = embedding_matrix(cast(Array, gallery), "gallery", settings.distance)
-        names_of_items = label_array(cast(Array, gallery_labels), "gallery_labels")
-        same_length(items, names_of_items, "gallery", "gallery_labels")
-        same_width(data, items)
-    categories, mine = settings.categories, slice(0, len(data))
-    if settings.distributed:
-        sharded.require_group()
-        data, start = sharded.gather_rows(data)
-        mine = slice(start, start + len(names))
-        names = sharded.gather_array(names)
-        categories = None if categories is None else sharded.gather_array(label_array(categories, "categories"))
-        if items is not None and names_of_items is not None:
-            items, names_of_items = sharded.gather_rows(items)[0], sharded.gather_array(names_of_items)
-    codes, item_codes = label_codes(names, names_of_items, data.device)
-    queries, ranked = vector_sets(data, items, settings.distance)
-    return Sets(queries, codes, ranked, codes if item_codes is None else item_codes, mine, categories)
-
-
-def _gallery_scores(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
+def _gallery_scores(sets: EvalSets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
     """What depends on the gallery: retrieval and verification; scores per query are float64."""
     if settings.protocol == "gallery1":
         result, found = _gallery_of_one_per_class(sets, settings)
@@ -192,7 +139,7 @@ def _gallery_scores(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float
     return result, found
 
 
-def _all_queries(sets: Sets, settings: EvalSettings) -> PerQuery:
+def _all_queries(sets: EvalSets, settings: EvalSettings) -> PerQuery:
     """Scores of all queries; in a distributed run each rank scores its own and all are brought together."""
     rows = torch.arange(len(sets.codes), device=sets.codes.device)[sets.mine]
     queries = sets.queries.part(rows) if settings.distributed else sets.queries
@@ -205,7 +152,7 @@ def _all_queries(sets: Sets, settings: EvalSettings) -> PerQuery:
     return PerQuery(scores, sharded.gather_rows(found.relevant)[0])
 
 
-def _gallery_of_one_per_class(sets: Sets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
+def _gallery_of_one_per_class(sets: EvalSets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
     """VehicleID's protocol: one random item per class is the gallery, the others are probes; the mean of all draws."""
     count, device = len(sets.codes), sets.codes.device
     generator = torch.Generator().manual_seed(settings.seed)
@@ -236,7 +183,7 @@ def _several_galleries(
         raise InputError("gallery_labels must be a dict with the same names as gallery, at least one.")
     results, found = {}, {}
     for name, items in gallery.items():
-        sets = _sets(embeddings, labels, items, gallery_labels[name], settings)
+        sets = read_sets(embeddings, labels, items, gallery_labels[name], settings, name)
         results[name], found[name] = _gallery_scores(sets, settings)
     result = _mean_dict(list(results.values())) | _query_set_scores(sets, settings)
     result |= {f"{name}/{key}": value for name, part in results.items() for key, value in part.items()}
@@ -247,7 +194,7 @@ def _several_galleries(
     return result, PerQuery(scores, relevant)
 
 
-def _query_set_scores(sets: Sets, settings: EvalSettings) -> dict[str, float]:
+def _query_set_scores(sets: EvalSets, settings: EvalSettings) -> dict[str, float]:
     """What depends on the queries alone: clustering and diagnostics."""
 
     def compute() -> dict[str, float]:
@@ -261,9 +208,7 @@ def _query_set_scores(sets: Sets, settings: EvalSettings) -> dict[str, float]:
 
 def _on_first_rank(compute: Callable[[], dict[str, float]], settings: EvalSettings) -> dict[str, float]:
     """Compute here, or in a distributed run on rank 0 for all."""
-    if not settings.distributed:
-        return compute()
-    return sharded.from_first(compute() if sharded.is_first() else {})
+    return sharded.from_first_rank(compute) if settings.distributed else compute()
 
 
 def _mean_dict(parts: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -32,9 +32,11 @@ def whole_number(argument: str, value: object, low: int, high: int) -> int:
     return number
 
 
-def embedding_matrix(value: Array, argument: str, distance: str) -> Tensor:
+def embedding_matrix(value: Array, argument: str, distance: str, may_be_empty: bool = False) -> Tensor:
     """`value` as an (N, D) tensor on its own device, finite; uint8 (packed bits) and bool only for Hamming ranking."""
     matrix = _dense(value, argument).detach() if isinstance(value, Tensor) else _from_numpy(value, argument)
+    if may_be_empty and matrix.ndim in (1, 2) and not len(matrix):
+        return matrix if matrix.ndim == 2 else matrix.new_zeros((0, 0))
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise InputError(
             f"{argument} must be a matrix of at least one item and one dimension; got shape {tuple(matrix.shape)}."
@@ -109,6 +111,8 @@ def label_array(labels: Array, argument: str = "labels") -> NDArray[Any]:
         array = _as_array(labels, argument)
     if array.ndim != 1:
         raise InputError(f"{argument} must be one value per item; got shape {array.shape}.")
+    if not len(array):
+        return array.astype(np.int64)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)
     if array.dtype.kind not in "iubU":

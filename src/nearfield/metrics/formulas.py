@@ -53,6 +53,8 @@ class PerQuery:
 def score_queries(task: RankingTask, settings: EvalSettings) -> PerQuery:
     """Rank the gallery for every query and apply the formulas, in float64."""
     formulas = formulas_for(settings)
+    if not len(task.labels):  # an empty shard
+        return PerQuery({name: task.labels.double() for name in formulas}, task.labels)
     nothing = torch.full((len(task.labels),), torch.nan, dtype=torch.float64, device=task.labels.device)
     scores = {name: nothing.clone() for name in formulas}
     if formulas:

@@ -63,6 +63,10 @@ class EvalSettings:
     max_memory_mb: float = 512
     distributed: bool = False
 
+    def signature(self) -> str:
+        """What must be the same on all ranks of a distributed evaluation."""
+        return f"{replace(self, categories=None)}, categories {'not ' if self.categories is None else ''}given"
+
     def wants(self, *names: str) -> bool:
         """Whether any of these metrics was asked for."""
         return not set(names).isdisjoint(self.metrics)

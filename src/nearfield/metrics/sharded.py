@@ -1,11 +1,15 @@
 """Evaluation over several processes: each rank brings a shard, scores its queries against all, and gets all results.
 
-Axes: n rows of this rank, N rows of all ranks.
+A shard may be empty. An error of one rank is raised on all of them, so that none waits for the others for ever.
+
+Axes: n rows of this rank, N rows of all ranks, D dimensions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +17,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfield.errors import InputError
+from nearfield.errors import InputError, NearfieldError
+
+T = TypeVar("T")
 
 
 def require_group() -> None:
@@ -23,6 +29,22 @@ def require_group() -> None:
             "distributed must be False unless torch.distributed is initialised; call init_process_group first, "
             "or start the script with torchrun."
         )
+
+
+def on_all_ranks(check: Callable[[], T], call: object) -> T:
+    """The result of `check` on this rank; InputError on every rank if any fails, or if their `call`s differ."""
+    try:
+        result, problem = [check()], None
+    except InputError as error:
+        result, problem = [], str(error)
+    calls, problems = zip(*_gather_objects((call, problem)), strict=True)
+    for rank, other in enumerate(calls):
+        if other != calls[0]:
+            raise InputError(f"rank {rank} was called with other arguments than rank 0; got {other} and {calls[0]}.")
+    for rank, other in enumerate(problems):
+        if other is not None:
+            raise InputError(f"rank {rank}: {other}")
+    return result[0]
 
 
 def gather_rows(rows: Tensor) -> tuple[Tensor, int]:
@@ -39,20 +61,47 @@ def gather_rows(rows: Tensor) -> tuple[Tensor, int]:
     return whole, sum(sizes[: dist.get_rank()])
 
 
-def gather_array(values: NDArray[Any]) -> NDArray[Any]:
-    """The arrays of all ranks joined in rank order."""
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, values)
-    return np.concatenate(parts)
+def gather_matrix(rows: Tensor, argument: str) -> tuple[Tensor, int]:
+    """`gather_rows` of matrices (n, D), of which those without rows may have any width, type and device."""
+    kinds = [kind for kind in _gather_objects((len(rows), rows.shape[1], rows.dtype, rows.device.type)) if kind[0]]
+    if not kinds:
+        raise InputError(f"{argument} must hold at least one row; the shards of all ranks are empty.")
+    _, widths, dtypes, devices = (list(dict.fromkeys(values)) for values in zip(*kinds, strict=True))
+    if len(widths) > 1:
+        listed = ", ".join(str(width) for width in sorted(widths))
+        raise InputError(f"{argument} must have as many dimensions on every rank; got {listed}.")
+    if torch.uint8 in dtypes and len(dtypes) > 1:
+        raise InputError(f"{argument} must hold packed bits on every rank or on none; got {dtypes}.")
+    if not len(rows):
+        rows = rows.new_zeros((0, widths[0]), device=devices[0])
+    return gather_rows(rows.to(reduce(torch.promote_types, dtypes)))
 
 
-def from_first(values: dict[str, float]) -> dict[str, float]:
-    """Rank 0's values on every rank."""
-    box = [values]
+def gather_labels(labels: NDArray[Any], argument: str) -> NDArray[Any]:
+    """The labels of all ranks in rank order."""
+    parts = [part for part in _gather_objects(labels) if len(part)]
+    if len({part.dtype.kind == "U" for part in parts}) > 1:
+        raise InputError(f"{argument} must be of one kind on all ranks; got integers on some and strings on others.")
+    return np.concatenate(parts) if parts else labels
+
+
+def from_first_rank(compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What rank 0 computes, on every rank; its errors too."""
+    box: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            box = [compute()]
+        except NearfieldError as error:
+            box = [error]
     dist.broadcast_object_list(box, src=0)
-    return box[0]
+    if isinstance(box[0], NearfieldError):
+        raise box[0]
+    found: dict[str, float] = box[0]
+    return found
 
 
-def is_first() -> bool:
-    """Whether this process is rank 0."""
-    return bool(dist.get_rank() == 0)
+def _gather_objects(value: T) -> list[T]:
+    """The values of all ranks in rank order."""
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, value)
+    return parts
