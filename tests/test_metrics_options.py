@@ -44,7 +44,7 @@ def with_value(value: float) -> np.ndarray:
         ({"labels": LABELS[:9]}, "got 12 rows and 9 labels"),
         ({"labels": LABELS / 2}, "labels must be integers or strings; got float64"),
         ({"labels": LABELS[:, None]}, "labels must be one value per item; got shape (12, 1)"),
-        ({"labels": np.arange(12)}, "labels must give at least one query a relevant item"),
+        ({"labels": np.arange(12)}, "labels must give at least one query a match"),
         ({"gallery": POINTS}, "gallery and gallery_labels must be given together"),
         ({"gallery": POINTS[:0], "gallery_labels": LABELS[:0]}, "gallery must be a matrix of at least one item"),
         (

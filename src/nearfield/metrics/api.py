@@ -83,10 +83,10 @@ def retrieval_metrics(
     per_query: bool = False,
     **options: Unpack[Options],
 ) -> dict[str, float] | tuple[dict[str, float], PerQuery]:
-    """Metrics as a flat dict of floats: `recall@K`, `precision@1`, `r_precision`, `map@r`, `nmi` and others asked for.
+    """The requested metrics as a flat dict of floats: `recall@K`, `precision@1`, `r_precision`, `map@r`, `nmi` ...
 
     embeddings, labels   (Q, D) and (Q,); tensors, arrays or lists; labels are integers or strings, of any size
-    ks                   the K of recall@K, any number of them at no cost
+    ks                   the K of recall@K; more of them cost nothing
     gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
                          `name/recall@1` for each and the mean over galleries under the plain name
     metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
@@ -96,20 +96,20 @@ def retrieval_metrics(
     ties                 expected, optimistic or pessimistic
     per_query            also return the scores of every query
     denominator          matched: means are over queries that have a match; all: the others count as 0
-    protocol             loo: as above; gallery1 (VehicleID): one random item per class is the gallery, the others are
-                         probes; the mean over `repeats` draws from `seed`
+    protocol             loo: leave one out, as above; gallery1 (VehicleID): one random item per class is the gallery
+                         and the others are queries; the mean over `repeats` draws from `seed`
     categories           one value per query: adds `recall@1/category` and so on
     kmeans               seed, restarts, iterations and averaging of the clustering
     fmr                  false match rates at which fnmr (false non-match rate) is given
     max_memory_mb        working memory beyond the embeddings
-    distributed          what is given is this rank's shard; every rank scores its own queries against the shards of all
-                         and returns the result for all, the same as in one process
+    distributed          the arguments are this rank's shard, which may be empty; every rank scores its queries against
+                         the shards of all ranks and returns the result for all, the same as in one process
     """
     settings = read_settings(ks, metrics, distance, ties, options)
     if (gallery is None) != (gallery_labels is None):
         raise InputError("gallery and gallery_labels must be given together; got only one of them.")
     if settings.protocol == "gallery1" and (gallery is not None or settings.distributed):
-        raise InputError('protocol="gallery1" draws its own gallery in one process: leave out gallery and distributed.')
+        raise InputError('protocol="gallery1" draws its own gallery in one process; remove gallery and distributed.')
     if isinstance(gallery, Mapping):
         result, found = _several_galleries(embeddings, labels, gallery, gallery_labels, settings)
     else:
@@ -123,7 +123,7 @@ def retrieval_metrics(
 
 
 def _gallery_scores(sets: EvalSets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
-    """What depends on the gallery: retrieval and verification; scores per query are float64."""
+    """Metrics that depend on the gallery: retrieval and verification; scores per query are float64."""
     if settings.protocol == "gallery1":
         result, found = _gallery_of_one_per_class(sets, settings)
     else:
@@ -140,7 +140,7 @@ def _gallery_scores(sets: EvalSets, settings: EvalSettings) -> tuple[dict[str, f
 
 
 def _all_queries(sets: EvalSets, settings: EvalSettings) -> PerQuery:
-    """Scores of all queries; in a distributed run each rank scores its own and all are brought together."""
+    """Scores of all queries; in a distributed run each rank scores its own, then all are gathered."""
     rows = torch.arange(len(sets.codes), device=sets.codes.device)[sets.mine]
     queries = sets.queries.part(rows) if settings.distributed else sets.queries
     self_index = rows if sets.one_set else None
@@ -153,26 +153,26 @@ def _all_queries(sets: EvalSets, settings: EvalSettings) -> PerQuery:
 
 
 def _gallery_of_one_per_class(sets: EvalSets, settings: EvalSettings) -> tuple[dict[str, float], PerQuery]:
-    """VehicleID's protocol: one random item per class is the gallery, the others are probes; the mean of all draws."""
+    """VehicleID's protocol: one random item per class is the gallery, the others are queries; mean over the draws."""
     count, device = len(sets.codes), sets.codes.device
     generator = torch.Generator().manual_seed(settings.seed)
     means, scores = [], []
-    probed = torch.zeros(count, dtype=torch.int64, device=device)
+    was_query = torch.zeros(count, dtype=torch.int64, device=device)
     for _ in range(settings.repeats):
         shuffled = torch.randperm(count, generator=generator).to(device)
         order = shuffled[torch.argsort(sets.codes[shuffled], stable=True)]
         first = torch.cat([order.new_ones(1, dtype=torch.bool), sets.codes[order].diff() != 0])
-        shown, probes = order[first], order[~first].sort().values
-        if not len(probes):
+        shown, rest = order[first], order[~first].sort().values
+        if not len(rest):
             raise InputError("labels must hold a class of two items for gallery1; every class has a single item.")
-        parts = [(sets.queries.part(index), sets.codes[index]) for index in (probes, shown)]
+        parts = [(sets.queries.part(index), sets.codes[index]) for index in (rest, shown)]
         found = score_queries(settings.ranking(parts[0][0], parts[1][0], parts[0][1], parts[1][1], None), settings)
         means.append(mean_scores(found, settings))
-        probed[probes] = 1
+        was_query[rest] = 1
         nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=device)
-        scores.append({name: nothing.index_copy(0, probes, score) for name, score in found.scores.items()})
+        scores.append({name: nothing.index_copy(0, rest, score) for name, score in found.scores.items()})
     together = {name: torch.stack([draw[name] for draw in scores]).nanmean(0) for name in scores[0]}
-    return _mean_dict(means), PerQuery(together, probed)
+    return _mean_dict(means), PerQuery(together, was_query)
 
 
 def _several_galleries(
@@ -195,7 +195,7 @@ def _several_galleries(
 
 
 def _query_set_scores(sets: EvalSets, settings: EvalSettings) -> dict[str, float]:
-    """What depends on the queries alone: clustering and diagnostics."""
+    """Metrics that depend on the queries alone: clustering and diagnostics."""
 
     def compute() -> dict[str, float]:
         clusters: dict[str, float] = {}

@@ -23,7 +23,7 @@ MOST = 2**31 - 1  # faiss counts in 32 bits
 
 @dataclass(frozen=True)
 class KMeans:
-    """Settings of the clustering, all that is needed to repeat it; `average` normalises mutual information.
+    """Settings of the clustering, enough to reproduce it; `average` normalises mutual information.
 
     The values published for lifted structure use the arithmetic mean 2 I / (H + H), those of "Unbiased Evaluation" the
     geometric one.
@@ -44,7 +44,7 @@ class KMeans:
 def clustering_scores(
     items: VectorSet, codes: torch.Tensor, names: Sequence[str], settings: KMeans
 ) -> dict[str, float]:
-    """Cluster the ranked vectors into as many clusters as there are classes and compare; `codes` are 0..C-1."""
+    """Cluster the vectors into as many clusters as there are classes and compare; `codes` are labels 0..C-1."""
     from sklearn import metrics as sk
 
     truth = codes.cpu().numpy()
@@ -60,7 +60,7 @@ def clustering_scores(
 
 
 def kmeans(items: VectorSet, clusters: int, settings: KMeans) -> NDArray[np.int64]:
-    """Cluster of each item, (N,), by faiss k-means on all items, Euclidean on the vectors that the distance ranks."""
+    """Cluster of each item, (N,), by faiss k-means with Euclidean distance on the vectors that are compared."""
     faiss = _faiss()
     index = torch.arange(len(items.norm), device=items.norm.device)
     data = items.plain(index, torch.float32).cpu().numpy()  # (N, D)
@@ -97,7 +97,7 @@ def _faiss() -> Any:
         import faiss
     except ImportError as error:
         raise RunError(
-            "nmi, ami and f1 need faiss for k-means, which is not installed: run `pip install faiss-cpu`, "
+            "nmi, ami and f1 require faiss, which is not installed; run `pip install faiss-cpu`, "
             "or leave those metrics out."
         ) from error
     return faiss

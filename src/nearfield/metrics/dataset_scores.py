@@ -1,10 +1,10 @@
-"""Scores of embeddings of a dataset's test part, as that part is meant to be scored.
+"""Scores of the test split of a dataset, under the dataset's own protocol.
 
-    self, closed    every test image searches all others
-    query-gallery   the queries search the gallery (In-Shop)
-    vehicleid       every list on its own, in two forms: `small/gallery1/recall@1` against one random image of every
-                    vehicle, the mean of ten draws; `small/loo/recall@1` leaving one out, as FastAP's code scores it.
-                    The plain names repeat `loo` of the longest list: where there is one match to find, MAP@R is R@1.
+    self, closed    every test image is a query against all other test images
+    query-gallery   the queries are ranked against the gallery (In-Shop)
+    vehicleid       each list separately, under two protocols: `small/gallery1/recall@1` against one random image of
+                    every vehicle, the mean of ten draws; `small/loo/recall@1` leave-one-out, as FastAP's code does it.
+                    Names without a prefix repeat `loo` of the longest list: with a single match, MAP@R equals R@1.
 
 Axes: T test images, Q queries, D dims.
 """
@@ -24,7 +24,7 @@ from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.checks import Distance
 from nearfield.metrics.settings import DEFAULT_KS, DEFAULT_METRICS, RETRIEVAL
 
-SIZES = {"test_800": "small", "test_1600": "medium", "test_2400": "large"}  # as papers call the lists of VehicleID
+SIZES = {"test_800": "small", "test_1600": "medium", "test_2400": "large"}  # the names of VehicleID's lists in papers
 DRAWS = 10  # of its galleries
 DatasetScores = tuple[dict[str, float], dict[str, NDArray[np.float32]]]
 
@@ -37,10 +37,10 @@ def score_test(
     metrics: Sequence[str] | None = None,
     ks: Sequence[int] = DEFAULT_KS,
 ) -> DatasetScores:
-    """Scores, and those of every query, of embeddings (T, D) of `dataset.test_rows()`, in that order.
+    """Mean scores, and the scores of every query, for embeddings (T, D) in the order of `dataset.test_rows()`.
 
-    Queries come in the order of their rows; their scores (Q,) are NaN where there is no match to find. `seed` draws the
-    galleries of VehicleID. Clusters and diagnostics are those of the queries.
+    Queries keep the order of their rows; scores of a query (Q,) are NaN where it has no match. `seed` draws the
+    galleries of VehicleID. Clustering and diagnostics are computed on the queries.
     """
     rows = dataset.test_rows()
     if len(embeddings) != len(rows):
@@ -59,7 +59,7 @@ def score_test(
 def _score_lists(
     embeddings: Tensor | NDArray[Any], labels: Integers, lists: dict[str, Integers], seed: int, common: dict[str, Any]
 ) -> DatasetScores:
-    """Scores of each list in both forms, and the longest list's under plain names."""
+    """Scores of each list under both protocols; those of the longest list without a prefix too."""
     retrieval = tuple(name for name in common["metrics"] if name in RETRIEVAL)
     drawn = {**common, "metrics": retrieval, "protocol": "gallery1", "repeats": DRAWS, "seed": seed}
     forms = {"loo": common, **({"gallery1": drawn} if retrieval else {})}
@@ -81,7 +81,7 @@ def _score(embeddings: Tensor | NDArray[Any], labels: Integers, options: dict[st
 
 
 def _places(name: str, listed: Integers, rows: Integers) -> Integers:
-    """Where the rows of a list are among the test rows; both ascend."""
+    """Positions of the rows of a list among the test rows, ascending."""
     if not np.isin(listed, rows).all():
-        raise InputError(f"test_lists[{name!r}] must hold test images only; it lists one that is not.")
+        raise InputError(f"test_lists[{name!r}] must hold test images only; it lists an image of the training split.")
     return np.searchsorted(rows, np.sort(listed)).astype(np.int64)

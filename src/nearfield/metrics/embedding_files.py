@@ -214,6 +214,6 @@ def require_pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise InputError(
-            f"{path} needs pyarrow, which is not installed: run `pip install 'nearfield[parquet]'`, or use .csv."
+            f"{path} requires pyarrow, which is not installed; run `pip install 'nearfield[parquet]'`, or use .csv."
         ) from error
     return pyarrow, pyarrow.parquet

@@ -31,7 +31,7 @@ Formula = Callable[[MatchPlaces], Tensor]
 
 @dataclass(frozen=True)
 class PerQuery:
-    """Scores of every query; NaN where a query has no match (or, with gallery1, never was a probe)."""
+    """Scores of every query; NaN where a query has no match (or, with gallery1, was always in the gallery)."""
 
     scores: dict[str, Tensor]  # name -> (Q,) float32
     relevant: Tensor  # (Q,) int64, number of matches that exist
@@ -90,7 +90,7 @@ def mean_scores(found: PerQuery, settings: EvalSettings) -> dict[str, float]:
         return {name: float(score.nan_to_num(0.0).mean()) for name, score in found.scores.items()}
     if found.scores and not bool(matched.any()):
         raise InputError(
-            "labels must give at least one query a relevant item; none has any: every class has a single item, or no "
+            "labels must give at least one query a match; no query has any: every class has a single item, or no "
             'query label is in the gallery. denominator="all" scores such queries 0.'
         )
     return {name: float(score[matched].mean()) for name, score in found.scores.items()}

@@ -23,8 +23,8 @@ def nearest_neighbours(
 ) -> tuple[Tensor, Tensor]:
     """Scores and gallery indices of the k nearest items of every query, nearest first; (Q, k) float32 and int64.
 
-    Without a gallery the other queries are searched. A score is a cosine, minus a Euclidean distance, or minus a number
-    of differing bits. Candidates are found in float32 and ordered in float64, equal scores by index.
+    Without a gallery the other queries are searched. A score is a cosine, a negative Euclidean distance, or a negative
+    number of differing bits. Candidates are found in float32 and ordered in float64, equal scores by index.
     """
     require_one_of("distance", distance, get_args(Distance))
     data = embedding_matrix(queries, "queries", distance)
@@ -63,7 +63,7 @@ def _search(left: VectorSet, right: VectorSet, rows: Tensor, k: int, one_set: bo
 
 
 def _natural(scores: Tensor, items: VectorSet) -> Tensor:
-    """Scores as people read them: cosines, minus distances, minus differing bits."""
+    """Human-readable scores: cosines, negative distances, negative numbers of differing bits."""
     if items.frame is not None:
         return -(-2 * scores).clamp(min=0).sqrt() * items.frame.reach
     return (scores - items.width) / 2 if items.exact else scores

@@ -133,7 +133,7 @@ def test_parquet_names_the_extra_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape("pip install 'nearfield[parquet]'")):
         evaluate(tmp_path / "x.parquet")
     np.savez(tmp_path / "x.npz", embeddings=POINTS, labels=LABELS)
-    with pytest.raises(InputError, match="needs pyarrow"):
+    with pytest.raises(InputError, match="requires pyarrow"):
         evaluate(tmp_path / "x.npz", per_query=tmp_path / "scores.parquet")
 
 

@@ -1,4 +1,4 @@
-"""Test parts are scored as they are meant to be, query by query, as the slow metrics say."""
+"""Test splits are scored under their own protocols, query by query, as the slow metrics say."""
 
 from __future__ import annotations
 
