@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nearfield.metrics.scores import METRICS
 from PIL import Image
 
 from nearfield.cli import show
 from nearfield.cli.main import main
+from nearfield.metrics import METRICS
 
 SMALL = ["--set", "data.name=digits", "--set", "data.val_fraction=0.4", "--set", "sampler.batch_size=12"]
 SMALL += ["--set", "model.width=4", "--set", "steps=1"]
