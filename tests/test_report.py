@@ -25,8 +25,9 @@ from report_bench import Shape, invent
 from nearfield import losses
 from nearfield.analysis.bias import ledger
 from nearfield.analysis.figures.svg import shorten, ticks
-from nearfield.analysis.leaderboard import percent, standings
+from nearfield.analysis.leaderboard import standings
 from nearfield.analysis.statistics import mean_interval
+from nearfield.analysis.tables import percent
 from nearfield.bench.database import FILE, Store
 from nearfield.bench.results import BenchResults
 from nearfield.bench.run import facts_of, prepare

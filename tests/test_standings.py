@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfield.analysis import statistics as ns
-from nearfield.analysis.leaderboard import Board, _full_table, standings, standings_markdown, title, verdict_lines
+from nearfield.analysis.leaderboard import Board, _full_table, standings
+from nearfield.analysis.tables import standings_markdown, title, verdict_lines
 from nearfield.bench.results import BenchResults
 from nearfield.errors import InputError
 

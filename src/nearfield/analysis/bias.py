@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nearfield.analysis.leaderboard import check_metric, markdown_table, seed_scores, title
+from nearfield.analysis.leaderboard import check_metric, seed_scores
 from nearfield.analysis.statistics import best_of_n_bias, rank_shift
+from nearfield.analysis.tables import markdown_table, title
 from nearfield.bench.results import BenchResults, MethodResult, Part
 
 Pair = tuple[float, float]  # honest and biased score of one method

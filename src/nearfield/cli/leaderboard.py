@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.table import Table
 
-from nearfield.analysis.leaderboard import Board, percent, standings, title, verdict_lines
+from nearfield.analysis.leaderboard import Board, standings
+from nearfield.analysis.tables import percent, title, verdict_lines
 from nearfield.bench.results import BenchResults
 from nearfield.bench.run import Watched
 from nearfield.cli import show

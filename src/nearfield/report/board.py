@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nearfield.analysis.bias import Entry, ledger
-from nearfield.analysis.leaderboard import Board, Standing, standings, title, verdict_lines
+from nearfield.analysis.leaderboard import Board, Standing, standings
 from nearfield.analysis.statistics import Interval
+from nearfield.analysis.tables import title, verdict_lines
 from nearfield.bench.results import BenchResults, Part
 
 PARTS: dict[Part, str] = {"separated": "Separated", "concatenated": "Concatenated"}

@@ -9,7 +9,8 @@ from typing import Any
 
 from nearfield.analysis.bias import Entry, ledger, ledger_markdown
 from nearfield.analysis.figures.rankings import critical_difference_svg, slope_svg
-from nearfield.analysis.leaderboard import Board, markdown_table, percent, standings_markdown, title, verdict_lines
+from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.tables import markdown_table, percent, standings_markdown, title, verdict_lines
 from nearfield.bench.results import BenchResults, Part
 from nearfield.files import write_text
 from nearfield.report import board, provenance, published, sentences

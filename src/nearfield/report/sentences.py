@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nearfield.analysis.leaderboard import Board, percent
-from nearfield.analysis.leaderboard import title as metric_title
+from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.tables import percent
+from nearfield.analysis.tables import title as metric_title
 from nearfield.bench.results import BenchResults
 
 

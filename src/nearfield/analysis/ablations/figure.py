@@ -14,8 +14,8 @@ from math import log2
 
 from nearfield.analysis.ablations.outcome import METRIC, Outcome
 from nearfield.analysis.figures.svg import CHARACTER, INK, LINE, SOFT, line, scale, shorten, svg, text, ticks
-from nearfield.analysis.leaderboard import title
 from nearfield.analysis.statistics import Interval
+from nearfield.analysis.tables import title
 
 COLORS = ("#2a78c2", "#d0661b", "#1a936f", "#b05fa3", "#b58a00", "#7a6ff0")  # legible on white and on black
 DASHES = ("none", "6 4", "2 3")  # one for each round of the colours

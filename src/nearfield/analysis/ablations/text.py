@@ -15,8 +15,8 @@ import numpy as np
 
 from nearfield.analysis.ablations.figure import ablation_svg
 from nearfield.analysis.ablations.outcome import METRIC, Curve, Outcome, first_of
-from nearfield.analysis.leaderboard import markdown_table, percent, title
 from nearfield.analysis.statistics import Interval, Verdicts, compare, verdicts
+from nearfield.analysis.tables import markdown_table, percent, title
 from nearfield.bench.ablations import Ablation
 from nearfield.files import write_json, write_text
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from nearfield.analysis.bias import Entry, Place
 from nearfield.analysis.figures.svg import CHARACTER, INK, LINE, SOFT, line, scale, shorten, svg, text, ticks
-from nearfield.analysis.leaderboard import Board, title
+from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.tables import title
 from nearfield.errors import InputError
 
 ROW = 19  # pixels between two lines of text

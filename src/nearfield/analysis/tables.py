@@ -1,0 +1,94 @@
+"""The leaderboard as a table and in words. Scores lie in [0, 1]; only text is in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.statistics import Interval, Verdict
+
+TITLES = {"r_precision": "R-precision", "map@r": "MAP@R", "nmi": "NMI", "mrr": "MRR", "map": "MAP"}
+SHOWN = ("map@r", "r_precision", "recall@1", "nmi")  # columns of the table, if they were measured
+
+
+def title(metric: str) -> str:
+    """How a metric is written."""
+    return TITLES.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
+
+
+def percent(interval: Interval) -> str:
+    """Mean ± half-width."""
+    half = "" if interval.half_width is None else f" ± {100 * interval.half_width:.2f}"
+    return f"{100 * interval.mean:.2f}{half}"
+
+
+def verdict_lines(board: Board) -> list[str]:
+    """What the board shows, sentence by sentence: the best, how many differences, every method against the best."""
+    if not board.standings:
+        return ["No method has a finished seed yet."]
+    first = board.standings[0]
+    value = percent(first.scores[board.metric])
+    lines = [f"{first.label} has the highest mean {title(board.metric)} ({board.part}): {value} %."]
+    if board.verdicts:
+        pairs, best = board.verdicts.pairs, board.best
+        shown = sum(pair.shown for pair in pairs)
+        lines.append(
+            f"{shown} of {len(pairs)} differences are shown: paired t-tests over {len(board.compared_seeds)} seeds, "
+            "corrected by Holm over all pairs."
+        )
+        if best != first.label:
+            lines.append(f"Over the seeds that are compared, {best} has the highest mean.")
+        lines += [_sentence(pair) for pair in pairs if pair.first == best]
+    elif len(board.standings) > 1:
+        lines.append("No two methods share two finished seeds, so no difference is shown.")
+    lines += [
+        f"{one.label} is not compared: it finished seeds {', '.join(map(str, one.seeds))} only."
+        for one in board.standings
+        if board.verdicts and one.label not in board.compared
+    ]
+    return lines + [f"{label} has no finished seed." for label in board.waiting]
+
+
+def _sentence(pair: Verdict) -> str:
+    return f"{pair.text}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
+
+
+def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
+    """The board as a table in percent, with the best, those not distinguishable from it, and the floors marked.
+
+    `explain` says below what is unequal about the methods marked †.
+    """
+    every = {key for one in board.standings for key in one.scores}
+    shown = [board.metric, *(key for key in metrics if key in every and key != board.metric)]
+    rows = []
+    for one in board.standings:
+        cells = [percent(one.scores[key]) if key in one.scores else "–" for key in shown]
+        mark = "★" if one.label == board.best else "≈" if one.label in board.like_best else ""
+        trials = f"{one.budget.complete}" + (f" + {one.budget.pruned} pruned" if one.budget.pruned else "")
+        name = one.label + " †" * bool(one.unequal)
+        rows.append([mark, name, *cells, str(len(one.seeds)), trials, f"{one.train_seconds:.1f}"])
+    for name, scores in board.floors.items():
+        cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
+        rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
+    text = markdown_table(["", "method", *map(title, shown), "seeds", "trials", "s / network"], rows)
+    notes = [f"{title(board.metric)} and the others in percent, {board.part}: mean ± 95 % t-interval over seeds."]
+    if board.verdicts:
+        notes.append("★ highest mean; ≈ no difference from it shown.")
+    if explain:
+        notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
+    return text + "\n" + "\n".join(f"{note}  " for note in notes).rstrip() + "\n"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 2) -> str:
+    """A table that is aligned as plain text too; columns after the first `left` ones are right-aligned."""
+    lines = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
+    rule = [("-" * width if i < left else "-" * (width - 1) + ":") for i, width in enumerate(widths)]
+    padded = [
+        [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        for line in lines
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in [padded[0], rule, *padded[1:]])
