@@ -26,7 +26,7 @@ def bench(seeds: int = 3) -> tuple[Board, BenchResults]:
         for m in results.methods
     )
     results = replace(results, methods=methods)
-    return standings(results, repeats=20), results
+    return standings(results), results
 
 
 def printed(width: int, seeds: int = 3) -> list[str]:

@@ -23,7 +23,7 @@ WIDE = 6.9  # pixels of an average character
 
 def board_of(count: int, seeds: int = 5, seed: int = 0) -> Board:
     truth = {name: 0.3 - 0.003 * i for i, name in enumerate(LONG[:count])}
-    return standings(fake_results(truth, seeds, folds=1, trials=0, queries=4, rng=seed), repeats=1)
+    return standings(fake_results(truth, seeds, folds=1, trials=0, queries=4, rng=seed))
 
 
 def entries_of(count: int) -> dict[str, Entry]:
@@ -90,7 +90,7 @@ def thick_lines(svg: str, thick: str) -> list[dict[str, float]]:
 def test_a_bar_spans_its_group() -> None:
     silent = Noise(0.0, 0.0, 0.0, 0.0)
     truth = {name: 0.5 - 0.1 * i for i, name in enumerate("abcde")}
-    board = standings(fake_results(truth, 6, folds=1, trials=0, queries=4, noise=silent), repeats=1)
+    board = standings(fake_results(truth, 6, folds=1, trials=0, queries=4, noise=silent))
     assert board.critical is not None
     assert board.critical.groups == ((0, 1, 2), (1, 2, 3), (2, 3, 4))  # ranks 1 to 5, critical difference 2.49
     bars = thick_lines(critical_difference_svg(board, 1080), "4")
@@ -107,7 +107,7 @@ def test_a_bar_spans_its_group() -> None:
 def test_bars_apart_share_a_lane() -> None:
     silent = Noise(0.0, 0.0, 0.0, 0.0)
     truth = {name: 0.5 - 0.1 * (i // 2) for i, name in enumerate("abcd")}  # two pairs of equals
-    board = standings(fake_results(truth, 40, folds=1, trials=0, queries=4, noise=silent), repeats=1)
+    board = standings(fake_results(truth, 40, folds=1, trials=0, queries=4, noise=silent))
     bars = thick_lines(critical_difference_svg(board, 1080), "4")
     assert len(bars) == 2
     assert len({bar["y1"] for bar in bars}) == 1
@@ -131,7 +131,7 @@ def test_in_turns_all_winners_end_at_the_first_rank() -> None:
 
 def test_labels_are_escaped_and_styles_stay_inside() -> None:
     truth = {"<b>&\"'": 0.3, "plain": 0.2}
-    board = standings(fake_results(truth, folds=1, trials=0), repeats=1)
+    board = standings(fake_results(truth, folds=1, trials=0))
     svgs: Sequence[str] = [critical_difference_svg(board), critical_difference_svg(board, 360)]
     for svg in svgs:
         assert "<b>" not in svg

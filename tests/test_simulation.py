@@ -41,7 +41,7 @@ def remember_quantiles(patch: pytest.MonkeyPatch) -> None:
 
 
 def board(truth: dict[str, float], seeds: int, rng: np.random.Generator, noise: Noise = FLAT) -> Board:
-    return standings(fake_results(truth, seeds, 1, 0, 10, noise, rng=rng), repeats=1)
+    return standings(fake_results(truth, seeds, 1, 0, 10, noise, rng=rng))
 
 
 def margin(rate: float, trials: int) -> float:
@@ -54,18 +54,18 @@ def margin(rate: float, trials: int) -> float:
 
 
 def board_coverage(seeds: int, trials: int) -> tuple[float, float, float]:
-    """On the board: how often the t-interval holds the truth of these queries, and of new ones; the bootstrap's too."""
+    """How often on boards the t-interval holds the truth of these queries, and of new ones; the two-way one too."""
     rng = np.random.default_rng(seeds)
     held = np.zeros(3)
     for _ in range(trials):
         results = fake_results({"a": 0.3}, seeds, 2, 0, 60, Noise(0.004, 0.002, 0.05, 0.02), rng=rng)
-        (one,) = standings(results, repeats=1).standings
-        score, bootstrap = one.scores["map@r"], one.bootstrap
-        assert bootstrap is not None
+        (one,) = standings(results).standings
+        score, two_way = one.scores["map@r"], one.new_queries
+        assert two_way is not None
         here = 0.3 + results.data["difficulty"]
         held[0] += abs(score.mean - here) <= (score.half_width or 0)
         held[1] += abs(score.mean - 0.3) <= (score.half_width or 0)
-        held[2] += abs(bootstrap.mean - 0.3) <= (bootstrap.half_width or 0)
+        held[2] += abs(two_way.mean - 0.3) <= (two_way.half_width or 0)
     same, new, both = held / trials
     return float(same), float(new), float(both)
 
@@ -78,7 +78,7 @@ def shape_coverage(shape: str, seeds: int, trials: int) -> float:
 
 
 def bounded_coverage(seeds: int, trials: int, per_class: int = 1) -> float:
-    """How often the bootstrap holds the truth for scores in [0, 1] with many near 0, queries alone or in classes."""
+    """How often two-way intervals hold the truth, scores in [0, 1] with many near 0, queries alone or in classes."""
     rng = np.random.default_rng(seeds)
 
     def scores(s: int, q: int) -> Floats:  # (S, Q)
@@ -89,7 +89,7 @@ def bounded_coverage(seeds: int, trials: int, per_class: int = 1) -> float:
         return found
 
     truth = float(np.mean([scores(1, 4000 * per_class).mean() for _ in range(200)]))
-    found = [ns.hierarchical_bootstrap(scores(seeds, 300)[:, None], repeats=1, seed=i) for i in range(trials)]
+    found = [ns.two_way_interval(scores(seeds, 300)) for _ in range(trials)]
     return float(np.mean([abs(one.mean - truth) <= (one.half_width or 0) for one in found]))
 
 
@@ -107,7 +107,7 @@ def test_the_t_interval_bears_noise_that_is_not_normal() -> None:
 
 def test_bounded_skewed_scores_are_covered_but_not_new_classes() -> None:
     assert bounded_coverage(5, 200) == pytest.approx(0.95, abs=margin(0.95, 200))
-    assert bounded_coverage(5, 200, per_class=20) < 0.88  # the limit that `hierarchical_bootstrap` states
+    assert bounded_coverage(5, 200, per_class=20) < 0.88  # the limit that `two_way_interval` states
 
 
 @pytest.mark.slow
@@ -270,11 +270,11 @@ def test_the_seeds_asked_for_are_right_on_average(effect: float, pilot: int, oth
 def main() -> None:
     say = sys.stdout.write
     say("\ncoverage of 95 % intervals on the board, 2000 trials\n")
-    say("| seeds | t, same queries | t, new queries | bootstrap |\n")
+    say("| seeds | t, same queries | t, new queries | two-way |\n")
     for seeds in (2, 3, 5, 10):
         say("| {} | {:.3f} | {:.3f} | {:.3f} |\n".format(seeds, *board_coverage(seeds, 2000)))
-    say("\nother noise, 4000 trials of t, 2000 of the bootstrap\n")
-    say("| seeds | t, skewed | t, heavy | bootstrap, in [0, 1] | bootstrap, new classes of 20 |\n")
+    say("\nother noise, 4000 trials of t, 2000 of the two-way interval\n")
+    say("| seeds | t, skewed | t, heavy | two-way, in [0, 1] | two-way, new classes of 20 |\n")
     for seeds in (3, 5, 10):
         row = [shape_coverage(shape, seeds, 4000) for shape in ("skewed", "heavy")]
         row += [bounded_coverage(seeds, 2000), bounded_coverage(seeds, 2000, per_class=20)]

@@ -57,8 +57,8 @@ def test_the_concatenated_board_reads_the_concatenated_scores(results: BenchResu
     for one, other in zip(found.standings, board.standings, strict=True):
         assert one.label == other.label
         assert one.scores["map@r"].mean == pytest.approx(other.scores["map@r"].mean + CONCATENATED)
-        assert one.bootstrap is not None
-        assert one.bootstrap.mean == pytest.approx(one.scores["map@r"].mean)
+        assert one.new_queries is not None
+        assert one.new_queries.mean == pytest.approx(one.scores["map@r"].mean)
 
 
 def test_a_protocol_without_folds_has_no_concatenated_board() -> None:
@@ -69,29 +69,18 @@ def test_a_protocol_without_folds_has_no_concatenated_board() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The bootstrap
+# New queries
 
 
-def test_the_bootstrap_is_of_seeds_and_queries(results: BenchResults, board: Board) -> None:
+def test_the_second_interval_is_of_seeds_and_queries(results: BenchResults, board: Board) -> None:
     for one in board.standings:
         queries = results.queries(one.label, "map@r", "separated")
-        assert one.bootstrap is not None
-        assert one.bootstrap.mean == pytest.approx(one.scores["map@r"].mean)
-        assert one.bootstrap.half_width == pytest.approx(ns.hierarchical_bootstrap(queries[:, None]).half_width)
-        assert (one.bootstrap.half_width or 0) > (
+        assert one.new_queries is not None
+        assert one.new_queries.mean == pytest.approx(one.scores["map@r"].mean)
+        assert one.new_queries.half_width == pytest.approx(ns.two_way_interval(queries).half_width)
+        assert (one.new_queries.half_width or 0) > (
             one.scores["map@r"].half_width or 0
         )  # new queries are a source of its own
-
-
-def test_folds_are_drawn_too() -> None:
-    noise = Noise(seed=0.0, fold=0.05, query=0.0, rest=0.0)
-    found = standings(fake_results({"a": 0.3}, seeds=4, noise=noise), repeats=4000).standings[0].bootstrap
-    assert found is not None
-    assert found.percentile is not None
-    folds = fake_results({"a": 0.3}, seeds=4, noise=noise).methods[0].seeds
-    cells = np.array([[(fold.test or {})["map@r"] for fold in seed.folds] for seed in folds])
-    slow = ns.hierarchical_bootstrap(cells[:, :, None], repeats=4000).percentile
-    assert found.percentile == pytest.approx(slow, abs=0.002)
 
 
 def test_queries_without_a_match_are_left_out(results: BenchResults, board: Board) -> None:
@@ -102,9 +91,9 @@ def test_queries_without_a_match_are_left_out(results: BenchResults, board: Boar
     assert standings(replace(results, queries=gaps)).standings == board.standings
 
 
-def test_a_score_that_queries_do_not_have_has_no_bootstrap(results: BenchResults) -> None:
+def test_a_score_that_queries_do_not_have_has_no_second_interval(results: BenchResults) -> None:
     found = standings(results, metric="nmi")  # equal everywhere
-    assert all(one.bootstrap is None for one in found.standings)
+    assert all(one.new_queries is None for one in found.standings)
     assert set(found.like_best) == set(TRUTH)
 
 

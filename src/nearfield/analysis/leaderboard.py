@@ -18,8 +18,8 @@ from nearfield.analysis.statistics import (
     Verdict,
     Verdicts,
     critical_difference,
-    hierarchical_bootstrap,
     mean_interval,
+    two_way_interval,
     verdicts,
 )
 from nearfield.bench.results import BenchResults, MethodResult, Part, Scores, Seed
@@ -44,7 +44,7 @@ class Standing:
     name: str
     seeds: tuple[int, ...]
     scores: dict[str, Interval]  # metric -> mean and 95 % t-interval over new seeds, on the same queries
-    bootstrap: Interval | None  # of the board's metric, over new seeds, folds and queries; None without query scores
+    new_queries: Interval | None  # of the board's metric, over new seeds and new queries; None without query scores
     train_seconds: float  # of one network, on average
     budget: Budget
     params: dict[str, Any]  # the chosen setting
@@ -89,12 +89,12 @@ class Board:
         return next((v for v in pairs if v.first == self.best and v.second == label), None)
 
 
-def standings(results: BenchResults, part: Part = "separated", metric: str = "map@r", repeats: int = 1000) -> Board:
-    """The board by the mean of `metric`; a bench in progress has one too. `repeats` is of the bootstrap."""
+def standings(results: BenchResults, part: Part = "separated", metric: str = "map@r") -> Board:
+    """The board by the mean of `metric`; a bench in progress has one too."""
     check_metric(results, metric, part)
     found = {method.label: seed_scores(method.seeds, metric, part) for method in results.methods}
     ranked = sorted((m for m in results.methods if found[m.label]), key=lambda m: -_mean(found[m.label].values()))
-    rows = tuple(_standing(results, method, part, metric, repeats) for method in ranked)
+    rows = tuple(_standing(results, method, part, metric) for method in ranked)
     names, seeds = _full_table({method.label: found[method.label] for method in ranked})
     table = {name: [found[name][seed] for seed in seeds] for name in names}  # K x S
     return Board(
@@ -132,7 +132,7 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
-def _standing(results: BenchResults, method: MethodResult, part: Part, metric: str, repeats: int) -> Standing:
+def _standing(results: BenchResults, method: MethodResult, part: Part, metric: str) -> Standing:
     values = {key: list(seed_scores(method.seeds, key, part).values()) for key in method.seeds[0].separated}
     complete = [trial for trial in method.trials if trial.value is not None]
     repeated = [fold for seed in method.seeds for fold in seed.folds]
@@ -142,7 +142,7 @@ def _standing(results: BenchResults, method: MethodResult, part: Part, metric: s
         name=method.name,
         seeds=tuple(seed_scores(method.seeds, metric, part)),
         scores={key: mean_interval(found) for key, found in values.items() if found},
-        bootstrap=_bootstrap(results, method, part, metric, repeats),
+        new_queries=_over_queries(results, method.label, part, metric),
         train_seconds=_mean(fold.train_seconds for fold in repeated),
         budget=Budget(
             complete=len(complete),
@@ -156,18 +156,12 @@ def _standing(results: BenchResults, method: MethodResult, part: Part, metric: s
     )
 
 
-def _bootstrap(results: BenchResults, method: MethodResult, part: Part, metric: str, repeats: int) -> Interval | None:
-    """Queries keep their mean over folds; each fold adds the distance of its own mean from that of all folds."""
+def _over_queries(results: BenchResults, label: str, part: Part, metric: str) -> Interval | None:
     try:
-        queries = np.asarray(results.queries(method.label, metric, part), dtype=np.float64)  # (S, Q)
+        queries = np.asarray(results.queries(label, metric, part), dtype=np.float64)  # (S, Q), the mean over folds
     except RunError:  # not kept, or there is none: NMI is of a whole clustering
         return None
-    queries = queries[:, ~np.isnan(queries).any(axis=0)]  # a query without any match has no score
-    if part == "concatenated":
-        return hierarchical_bootstrap(queries[:, None], repeats=repeats)
-    folds = np.array([[(fold.test or {})[metric] for fold in seed.folds] for seed in method.seeds])  # (S, F)
-    shifts = folds - folds.mean(axis=1, keepdims=True)
-    return hierarchical_bootstrap(queries[:, None] + shifts[:, :, None], repeats=repeats)
+    return two_way_interval(queries[:, ~np.isnan(queries).any(axis=0)])  # a query without any match has no score
 
 
 def _full_table(found: Mapping[str, Mapping[int, float]]) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -40,15 +40,15 @@ def watching(folder: Path) -> Iterator[Callable[[Watched], None]]:
             if due and show.notes().is_terminal:
                 shown.update(at=time.monotonic(), done=watched.done)
                 results = watched.results()
-                board = _board(results, repeats=20)
+                board = _board(results)
                 if board:
                     bar.above(leaderboard_table(board, results, show.notes().width))
 
         yield update
 
 
-def _board(results: BenchResults, repeats: int = 1000) -> Board | None:
-    return standings(results, repeats=repeats) if any(method.seeds for method in results.methods) else None
+def _board(results: BenchResults) -> Board | None:
+    return standings(results) if any(method.seeds for method in results.methods) else None
 
 
 def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:

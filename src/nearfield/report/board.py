@@ -39,7 +39,7 @@ def boards(results: BenchResults) -> dict[Part, Board]:
     """The board of each part that has scores, separated first."""
     joined = any(seed.concatenated for method in results.methods for seed in method.seeds)
     parts: list[Part] = ["separated", "concatenated"] if joined else ["separated"]
-    return {part: standings(results, part, METRIC, repeats=1) for part in parts}  # the page shows no percentiles
+    return {part: standings(results, part, METRIC) for part in parts}
 
 
 def board(results: BenchResults, found: dict[Part, Board]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _row(found: Board, one: Standing, method: int) -> dict[str, Any]:
     return {
         "method": method,
         "scores": {key: _interval(each) for key, each in one.scores.items()},
-        "bootstrap": _interval(one.bootstrap) if one.bootstrap else None,
+        "bootstrap": _interval(one.new_queries) if one.new_queries else None,
         "best": one.label == found.best,
         "like_best": one.label in found.like_best,
         "verdict": None if verdict is None else {
