@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import chdtrc, stdtr, stdtrit
+from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 from nearfield.errors import InputError
 
@@ -72,8 +73,7 @@ class CriticalDifference:
 
     ranks: tuple[float, ...]  # in the order of the columns
     difference: float
-    statistic: float  # Friedman's chi-square
-    p: float
+    p: float  # Friedman's test
     groups: tuple[tuple[int, ...], ...]  # columns, best first, that a bar joins: ranks closer than the difference
 
 
@@ -174,21 +174,17 @@ def critical_difference(scores: ArrayLike, level: float = 0.95) -> CriticalDiffe
     Rows are independent blocks: data sets, or seeds, and then the conclusion is about new seeds only. q is the
     studentized range of K groups with infinite degrees of freedom over √2. Ties share the mean of their ranks.
     """
-    from scipy.stats import studentized_range  # slow to import
-
     values = _finite(scores, "scores", (2,))
     n, k = values.shape
     if k < 2:
         raise InputError(f"scores must have a column for each of at least two methods; got {k}.")
-    ranks = np.stack([_ranks(row) for row in values])  # (N, K)
+    ranks = stats.rankdata(-values, axis=1)  # (N, K)
     average = ranks.mean(axis=0)
-    spread = float(((ranks - (k + 1) / 2) ** 2).sum()) / (n * (k - 1))  # K (K + 1) / 12 without ties
-    statistic = n * float(((average - (k + 1) / 2) ** 2).sum()) / spread if spread else 0.0
-    difference = float(studentized_range.ppf(_checked(level), k, np.inf)) * sqrt(k * (k + 1) / (12 * n))
+    difference = float(stats.studentized_range.ppf(_checked(level), k, np.inf)) * sqrt(k * (k + 1) / (12 * n))
     order = np.argsort(average, kind="stable").tolist()
     runs = [tuple(j for j in order if 0 <= average[j] - average[i] < difference) for i in order]
     bars = tuple(r for i, r in enumerate(runs) if len(r) > 1 and not any(set(r) <= set(o) for o in runs[:i]))
-    return CriticalDifference(tuple(average.tolist()), difference, statistic, float(chdtrc(k - 1, statistic)), bars)
+    return CriticalDifference(tuple(average.tolist()), difference, _friedman(ranks), bars)
 
 
 def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
@@ -196,9 +192,7 @@ def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
     a, b = _finite(order_a, "order_a", (1,)), _finite(order_b, "order_b", (1,))
     if len(a) != len(b):
         raise InputError(f"order_a and order_b must have the same methods; got {len(a)} and {len(b)} values.")
-    signs_a, signs_b = np.sign(a[:, None] - a), np.sign(b[:, None] - b)  # (K, K)
-    pairs = sqrt(float((signs_a**2).sum()) * float((signs_b**2).sum()))
-    return float((signs_a * signs_b).sum()) / pairs if pairs else None
+    return float(stats.kendalltau(a, b).statistic) if np.ptp(a) and np.ptp(b) else None
 
 
 def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> RankShift:
@@ -208,7 +202,7 @@ def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> Rank
     names = sorted(honest, key=lambda name: -honest[name])
     before = _finite([honest[name] for name in names], "honest", (1,))
     after = _finite([biased[name] for name in names], "biased", (1,))
-    columns = (tuple(values.tolist()) for values in (_ranks(before), _ranks(after), after - before))
+    columns = (tuple(values.tolist()) for values in (stats.rankdata(-before), stats.rankdata(-after), after - before))
     return RankShift(kendall_tau(before, after), tuple(names), *columns)
 
 
@@ -242,10 +236,12 @@ def _checked(level: float) -> float:
     return level
 
 
-def _ranks(scores: Floats) -> Floats:
-    """1 for the highest score; equal scores share the mean of their ranks."""
-    higher, equal = (scores > scores[:, None]).sum(axis=1), (scores == scores[:, None]).sum(axis=1)  # (K,)
-    return np.asarray(higher + (equal + 1) / 2, dtype=np.float64)
+def _friedman(ranks: Floats) -> float:
+    """p of Friedman's test on ranks (N, K); scipy's refuses two methods and divides by 0 where all scores tie."""
+    n, k = ranks.shape
+    between = n * float(((ranks.mean(axis=0) - (k + 1) / 2) ** 2).sum())
+    within = float(((ranks - (k + 1) / 2) ** 2).sum()) / (n * (k - 1))  # K (K + 1) / 12 without ties
+    return float(stats.chi2.sf(between / within, k - 1)) if within else 1.0
 
 
 def _more_seeds(found: Comparison, alpha: float) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy import stats
 
 from nearfield.bench.results import BenchResults, Fold, MethodResult, Scores, Trial
 from nearfield.errors import NearfieldError
@@ -94,21 +94,19 @@ def _is_log(name: str, key: str) -> bool:
 
 def importance(trials: Sequence[Trial], key: str) -> float | None:
     """|Spearman's rho| between a parameter and the validation score over complete trials; None if it says nothing."""
-    from scipy.stats import rankdata  # slow to import
-
     pairs = [(trial.params.get(key), trial.value) for trial in trials if trial.value is not None]
     numbers = [(float(a), b) for a, b in pairs if isinstance(a, int | float) and not isinstance(a, bool)]
     if len(numbers) < FEWEST:
         return None
-    a, b = (rankdata(column) for column in zip(*numbers, strict=True))
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
+    columns = list(zip(*numbers, strict=True))
+    if any(np.ptp(column) == 0 for column in columns):
         return None
-    return abs(float(np.corrcoef(a, b)[0, 1]))
+    return abs(float(stats.spearmanr(*columns).statistic))
 
 
 def chance_level(n: int) -> float | None:
     """What |rho| of n trials stays below 95 times of 100 if the parameter has no influence (t approximation)."""
     if n < FEWEST:
         return None
-    t = float(stdtrit(n - 2, 0.975))
+    t = float(stats.t.ppf(0.975, n - 2))
     return t / math.sqrt(n - 2 + t * t)
