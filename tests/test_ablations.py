@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from benches import Noise, fake_results
@@ -16,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_diagrams import assert_legible
 
-from nearfield.analysis.ablations.figure import _spread, ablation_svg
+from nearfield.analysis.ablations.figure import ablation_figure
 from nearfield.analysis.ablations.outcome import Outcome, collect
 from nearfield.analysis.ablations.text import outcome_json, outcome_markdown, words
 from nearfield.bench.ablations import ABLATIONS, PAIR_LOSSES, ablation, folder_name
@@ -210,7 +208,7 @@ def test_values_that_were_not_run_are_missing() -> None:
     outcome = collect(study, benches, found)
     assert list(outcome.curves[0].scores) == ["2"]
     assert outcome.missing == tuple(f"{value}: not run yet" for value in ("5", "10", "20", "50"))
-    ablation_svg(outcome)
+    ablation_figure(outcome)
 
 
 def test_the_page_and_the_numbers_hold_everything() -> None:
@@ -234,10 +232,9 @@ def test_the_page_and_the_numbers_hold_everything() -> None:
 def test_figures_are_legible_and_complete(name: str, seeds: int) -> None:
     study = ABLATIONS[name]
     outcome = outcome_of(name, {v: 0.4 + 0.1 * (i % 3) for i, v in enumerate(study.values)}, seeds=seeds)
-    svg = ablation_svg(outcome)
-    root = ElementTree.fromstring(svg)
-    assert_legible(svg, int(root.attrib["width"]))
-    dots = sum(node.tag.endswith("circle") for node in root.iter())
+    figure = ablation_figure(outcome)
+    assert_legible(figure)
+    dots = sum(len(one.get_xdata()) for axes in figure.axes for one in axes.lines if one.get_marker() == "o")
     printed = sum(len(numbers) for paper in study.papers for numbers in paper.numbers.values())
     assert dots == sum(len(curve.scores) for curve in outcome.curves) + printed
 
@@ -245,19 +242,18 @@ def test_figures_are_legible_and_complete(name: str, seeds: int) -> None:
 def test_many_curves_and_wild_intervals_stay_inside() -> None:
     names = ["fastap", "triplet", "npairs", "margin", "angular", "histogram", "binomial", "nca", "snr"]
     wild = Noise(seed=0.1, fold=0.0)  # two seeds: intervals beyond 0 and 100 %
-    svg = ablation_svg(outcome_of("bins", {"2": 0.5, "50": 0.6}, names[:1], 2, wild))
-    assert_legible(svg, int(ElementTree.fromstring(svg).attrib["width"]))
-    for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}line"):
-        assert 0 <= float(node.attrib["y1"]) <= float(ElementTree.fromstring(svg).attrib["height"])
-    svg = ablation_svg(outcome_of("embedding-size", {"16": 0.5, "64": 0.5}, names))
-    assert_legible(svg, int(ElementTree.fromstring(svg).attrib["width"]))
+    figure = ablation_figure(outcome_of("bins", {"2": 0.5, "50": 0.6}, names[:1], 2, wild))
+    assert_legible(figure)
+    low, high = figure.axes[0].get_ylim()
+    assert 0 <= low < high <= 100
+    assert_legible(ablation_figure(outcome_of("embedding-size", {"16": 0.5, "64": 0.5}, names)))
 
 
-@given(st.lists(st.floats(0, 400), max_size=12))
-def test_labels_are_a_line_apart_and_in_order(wanted: list[float]) -> None:
-    found = _spread(wanted)
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    assert all(found[after] - found[before] >= 16.9 for before, after in pairwise(order))
+def test_the_legend_is_in_the_order_of_the_last_points() -> None:
+    figure = ablation_figure(outcome_of("embedding-size", {"16": 0.4, "64": 0.5}, ["nca", "triplet"]))
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [label.get_text() for label in legend.get_texts()] == ["nca", "triplet"]
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from report_bench import Shape, invent
 
 from nearfield import losses
 from nearfield.analysis.bias import ledger
-from nearfield.analysis.figures.svg import shorten, ticks
 from nearfield.analysis.leaderboard import standings
 from nearfield.analysis.statistics import mean_interval
 from nearfield.analysis.tables import percent
@@ -657,21 +655,6 @@ def test_command_runs_the_same_bench(values: dict[str, Any]) -> None:
     assert (program, verb) == ("nearfield", "bench")
     assert set(rest[::2]) <= {"--set"}
     assert build_config(BenchConfig, merge({}, rest[1::2])).digest() == config.digest()
-
-
-@given(st.floats(0, 100), st.floats(1e-3, 100), st.integers(2, 8))
-def test_ticks_cover_the_range_evenly(low: float, span: float, count: int) -> None:
-    found = ticks(low, low + span, count)
-    step = found[1] - found[0]
-    assert found[0] <= low + 1e-6
-    assert found[-1] >= low + span - 1e-6
-    assert len(found) <= count + 2
-    assert all(b - a == pytest.approx(step) for a, b in pairwise(found))
-
-
-def test_shortened_names_keep_both_ends() -> None:
-    assert shorten("fastap", 6) == "fastap"
-    assert shorten("multi_similarity(beta=50)", 12) == "multi_…a=50)"
 
 
 def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:

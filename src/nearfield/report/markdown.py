@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfield.analysis.bias import Entry, ledger, ledger_markdown
-from nearfield.analysis.figures.rankings import critical_difference_svg, slope_svg
+from nearfield.analysis.figures.rankings import ranks_figure, slope_figure
+from nearfield.analysis.figures.svg import svg
 from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.tables import markdown_table, percent, standings_markdown, title, verdict_lines
 from nearfield.bench.results import BenchResults, Part
@@ -24,9 +25,9 @@ def write_markdown(bench: Path, out: Path) -> list[Path]:
     lead = boards["separated"]
     pictures = {}
     if lead.critical:
-        pictures["ranks"] = critical_difference_svg(lead)
+        pictures["ranks"] = svg(ranks_figure(lead))
     if moved := _most_moved(entries):
-        pictures["slope"] = slope_svg(moved)
+        pictures["slope"] = svg(slope_figure(moved))
     files = {name: out.with_name(f"{out.stem}-{name}.svg") for name in pictures}
     for name, file in files.items():
         write_text(file, pictures[name])

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from nearfield.analysis.ablations.figure import ablation_svg
+from nearfield.analysis.ablations.figure import ablation_figure
 from nearfield.analysis.ablations.outcome import METRIC, Curve, Outcome, first_of
+from nearfield.analysis.figures.svg import svg
 from nearfield.analysis.statistics import Interval, Verdicts, compare, verdicts
 from nearfield.analysis.tables import markdown_table, percent, title
 from nearfield.bench.ablations import Ablation
@@ -164,5 +165,5 @@ def _interval(interval: Interval) -> dict[str, float | None]:
 def write_outcome(outcome: Outcome, folder: Path) -> None:
     """Write ablation.json, ablation.md and ablation.svg."""
     write_json(folder / "ablation.json", outcome_json(outcome))
-    write_text(folder / "ablation.svg", ablation_svg(outcome))
+    write_text(folder / "ablation.svg", svg(ablation_figure(outcome)))
     write_text(folder / "ablation.md", outcome_markdown(outcome))

@@ -1,1 +1,1 @@
-"""Figures as SVG text, without a plotting library."""
+"""Figures, drawn by matplotlib, as SVG text."""

@@ -1,36 +1,82 @@
-"""What charts are made of: round numbers for an axis, maps from values to pixels, names that fit; marks of SVG.
+"""One style for all figures, and matplotlib's SVG made fit for a light and a dark page.
 
-A chart is of one ink, `currentColor`, with the variables --soft and --line of the page around it if there is one, so
-that it fits a light and a dark page; a file opened by itself follows the reader's preference. Styles are written into
-each mark, as a page's own rules for SVG must not reach them.
+Text stays text. The ink is `currentColor`, so that a file follows the reader's light or dark preference; all other
+colours are legible on both. The same figure gives the same bytes.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from html import escape
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-CHARACTER = 7.2  # pixels, about the widest average of 13 px text
-INK, SOFT, LINE = "currentColor", "var(--soft, #6b7580)", "var(--line, #a5aeb7)"
-DARK = "color: #e6eaee; --soft: #9fa9b3; --line: #4a545e; --right: #4fcf9c; --wrong: #ff8a75; color-scheme: dark"
-STYLE = f"<style>@media screen and (prefers-color-scheme: dark) {{ svg:root {{ {DARK} }} }}</style>"
-FONT = 'font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; max-width: 100%; height: auto'
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, SOFT, LINE = "#0d1117", "#737d88", "#9aa4ae"
+COLORS = ("#2a78c2", "#d0661b", "#1a936f", "#b05fa3", "#b58a00", "#7a6ff0")
+UP, DOWN = "#1a936f", "#d0502b"
+DARK = (
+    "<style>@media screen and (prefers-color-scheme: dark) { svg:root { color: #e6eaee; color-scheme: dark } }</style>"
+)
+STYLE: Any = {  # the stubs know every key as a literal
+    "figure.dpi": 72,  # a point is a pixel
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.1,  # inches
+    "font.family": ["DejaVu Sans"],  # wider than most: where it is missing, text needs less room than it has
+    "font.size": 13,
+    "text.parse_math": False,  # names may hold dollar signs
+    "text.color": INK,
+    "axes.labelcolor": SOFT,
+    "axes.labelsize": 13,
+    "axes.titlesize": 13,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 14,
+    "axes.edgecolor": LINE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.5,
+    "grid.alpha": 0.6,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 13,
+    "ytick.labelsize": 13,
+    "legend.fontsize": 13,
+    "legend.frameon": False,
+    "legend.labelcolor": "linecolor",
+    "lines.linewidth": 2,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "nearfield",
+}
 
 
-def ticks(low: float, high: float, count: int, whole: bool = False) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten that cover low..high in about `count` steps."""
-    rough = max((high - low) / count, 1e-9)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
-    step = max(step, 1.0) if whole else step
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 10) for number in range(first, last + 1)]
+@contextmanager
+def drawing(width: float, height: float, words: str) -> Iterator[Figure]:
+    """An empty figure of so many pixels to draw on; `words` describe it to those who cannot see it."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width / 72, height / 72))
+        figure.set_label(words)
+        yield figure
 
 
-def scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """The linear map of low..high onto the pixels start..end, to a tenth of a pixel."""
-    return lambda value: round(start + (value - low) / (high - low) * (end - start), 1)
+def svg(figure: Figure) -> str:
+    """The figure as free-standing SVG."""
+    import matplotlib
+
+    stream = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        facts = {"Title": figure.get_label(), "Date": None, "Creator": None}
+        figure.savefig(stream, format="svg", transparent=True, metadata=facts)
+    text = stream.getvalue()
+    head, body = text[text.index("<svg") :].split(">", 1)
+    return head.replace('pt"', 'px"') + ">" + DARK + body.replace(INK, "currentColor")
 
 
 def shorten(name: str, length: int) -> str:
@@ -39,22 +85,3 @@ def shorten(name: str, length: int) -> str:
         return name
     tail = (length - 1) // 2
     return f"{name[: length - 1 - tail]}…{name[len(name) - tail :]}"
-
-
-def svg(parts: Sequence[str], width: int, height: float, words: str) -> str:
-    """A free-standing picture of these marks; `words` are what it says to those who cannot see it."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" width="{width}" height="{height:g}"'
-    )
-    body = "\n".join(parts)
-    return f'{head} role="img" aria-label="{escape(words)}" style="{escape(FONT)}">\n{STYLE}\n{body}\n</svg>\n'
-
-
-def line(x: float, y: float, x2: float, y2: float, color: str, thick: float) -> str:
-    """A straight line."""
-    return f'<line x1="{x:g}" y1="{y:g}" x2="{x2:g}" y2="{y2:g}" style="stroke: {color}; stroke-width: {thick:g}"/>'
-
-
-def text(x: float, y: float, words: str, anchor: str, color: str = INK) -> str:
-    """Words that start, end or have their middle at x."""
-    return f'<text x="{x:g}" y="{y:g}" style="fill: {color}; text-anchor: {anchor}">{escape(words)}</text>'
