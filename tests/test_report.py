@@ -660,11 +660,25 @@ def test_command_runs_the_same_bench(values: dict[str, Any]) -> None:
 def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
     lines = sentences.finding(standings(results))
     assert lines[0].startswith("multi_similarity has the highest mean MAP@R")
-    assert "every method exceeds it" in lines[-1]
+    assert lines[1] == "multi_similarity is significantly better than every other method."
+    assert lines[-1].endswith("(untrained network); every method exceeds it.")
     alone = dataclasses.replace(
         results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)
     )
     assert "no difference between methods is shown" in sentences.finding(standings(alone))[1]
+
+
+def test_the_page_calls_nobody_best_or_better_below_an_untrained_baseline(results: BenchResults) -> None:
+    strong = dataclasses.replace(results, floors={"raw pixels": {"map@r": 0.99}})
+    found = board.boards(strong)
+    for part in board.board(strong, found)["parts"][:1]:
+        assert not any(row["best"] or row["like_best"] for row in part["rows"])
+        assert all(row["below_baseline"] for row in part["rows"])
+        assert not any("better" in row["verdict"]["text"] for row in part["rows"] if row["verdict"])
+    lines = sentences.finding(found["separated"])
+    assert lines[-1].startswith("The best untrained baseline scores 99.00 % (raw pixels); no method exceeds it")
+    assert "is significantly better" not in " ".join(lines)
+    assert "★" not in _section(markdown(strong, found, [], {}), "## Leaderboard, separated")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nearfield.analysis import statistics as ns
 from nearfield.analysis.leaderboard import Board, _full_table, standings
-from nearfield.analysis.tables import standings_markdown, title, verdict_lines
+from nearfield.analysis.tables import baseline_lines, mark, standings_markdown, title, verdict_lines
 from nearfield.bench.results import BenchResults
 from nearfield.errors import InputError
 
@@ -146,7 +146,7 @@ def test_one_seed_claims_nothing() -> None:
     assert all(interval.half_width is None for s in found.standings for interval in s.scores.values())
     assert (found.compared, found.verdicts, found.critical, found.like_best) == ((), None, None, ())
     lines = verdict_lines(found)
-    assert lines[1] == "No two methods share two finished seeds, so no difference is shown."
+    assert lines[2] == "No two methods share two finished seeds, so no difference is shown."
     assert "±" not in standings_markdown(found).split("\n\n")[0]
     assert "≈" not in standings_markdown(found)
 
@@ -216,6 +216,43 @@ def test_refusals(results: BenchResults, arguments: dict[str, str], words: str) 
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# The untrained baseline
+
+
+def with_baseline(results: BenchResults, score: float) -> Board:
+    return standings(replace(results, floors={"raw pixels": {"map@r": score}, "PCA": {"map@r": 0.01}}))
+
+
+def test_nobody_is_best_or_better_below_an_untrained_baseline(results: BenchResults) -> None:
+    board = with_baseline(results, 0.606)
+    assert board.baseline == ("raw pixels", 0.606)
+    assert set(board.below_baseline) == set(TRUTH)
+    text = "\n".join([standings_markdown(board), *verdict_lines(board)])
+    assert "★" not in text
+    assert "≈" not in text
+    assert "is better" not in text
+    assert "The best untrained baseline scores 60.60 % (raw pixels); no method exceeds it" in text
+    assert f"{board.best} scores higher than low, but not above the untrained baseline." in text
+
+
+def test_some_methods_do_not_exceed_the_untrained_baseline(results: BenchResults) -> None:
+    board = with_baseline(results, 0.25)
+    assert board.below_baseline == ("middle", "low")
+    marks = {label: mark(board, label) for label in TRUTH}
+    assert marks == {**dict.fromkeys(board.like_best, "≈"), board.best: "★", "middle": "▽", "low": "▽"}
+    assert baseline_lines(board) == [
+        "The best untrained baseline scores 25.00 % (raw pixels); 2 of 4 methods do not exceed it: middle, low."
+    ]
+    assert "▽ not above the best untrained baseline." in standings_markdown(board)
+    assert f"{board.best} is better than low." in verdict_lines(board)
+
+
+def test_a_baseline_without_the_metric_says_nothing(results: BenchResults) -> None:
+    board = standings(replace(results, floors={"raw pixels": {"recall@1": 1.0}}))
+    assert (board.baseline, board.below_baseline, baseline_lines(board)) == (None, (), [])
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # Text
 
 
@@ -225,8 +262,9 @@ def test_the_lines_count_what_is_shown(board: Board) -> None:
     assert first.half_width is not None
     value = f"{100 * first.mean:.2f} ± {100 * first.half_width:.2f} %"
     assert lines[0] == f"{board.best} has the highest mean MAP@R (separated): {value}."
-    assert lines[1].startswith("5 of 6 differences are shown: paired t-tests over 5 seeds")
-    assert len(lines) == 2 + 3
+    assert lines[1] == "The best untrained baseline scores 5.00 % (untrained network); every method exceeds it."
+    assert lines[2].startswith("5 of 6 differences are shown: paired t-tests over 5 seeds")
+    assert len(lines) == 3 + 3
 
 
 def test_the_table_marks_the_group_of_the_best(board: Board) -> None:

@@ -69,7 +69,7 @@ class Board:
     verdicts: Verdicts | None
     critical: CriticalDifference | None  # columns: `compared`
     waiting: tuple[str, ...]  # methods without a finished seed
-    floors: dict[str, Scores]
+    baselines: dict[str, Scores]  # untrained: name -> scores
 
     @property
     def best(self) -> str | None:
@@ -82,6 +82,18 @@ class Board:
     def like_best(self) -> tuple[str, ...]:
         """Methods that are not distinguishable from the best, itself first; empty where no verdict is possible."""
         return self.verdicts.like_best if self.verdicts else ()
+
+    @property
+    def baseline(self) -> tuple[str, float] | None:
+        """The best untrained baseline and its score; None where none was measured."""
+        scored = [(name, scores[self.metric]) for name, scores in self.baselines.items() if self.metric in scores]
+        return max(scored, key=lambda each: each[1], default=None)
+
+    @property
+    def below_baseline(self) -> tuple[str, ...]:
+        """Methods whose mean does not exceed the best untrained baseline: none of them is called the best or better."""
+        least = self.baseline[1] if self.baseline else -1.0
+        return tuple(one.label for one in self.standings if one.scores[self.metric].mean <= least)
 
     def against_best(self, label: str) -> Verdict | None:
         """What the runs say about the best method and this one; None for the best and for methods not compared."""
@@ -106,7 +118,7 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
         verdicts=verdicts(table) if names else None,
         critical=critical_difference(np.transpose(list(table.values()))) if names else None,
         waiting=tuple(method.label for method in results.methods if not found[method.label]),
-        floors=results.floors,
+        baselines=results.floors,
     )
 
 

@@ -8,6 +8,11 @@ from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.statistics import Interval, Verdict
 
 TITLES = {"r_precision": "R-precision", "map@r": "MAP@R", "nmi": "NMI", "mrr": "MRR", "map": "MAP"}
+MARKS = {
+    "★": "highest mean",
+    "≈": "not significantly different from the highest mean",
+    "▽": "not above the best untrained baseline",
+}
 SHOWN = ("map@r", "r_precision", "recall@1", "nmi")  # columns of the table, if they were measured
 
 
@@ -22,6 +27,39 @@ def percent(interval: Interval) -> str:
     return f"{100 * interval.mean:.2f}{half}"
 
 
+def mark(board: Board, label: str) -> str:
+    """The method's mark of `MARKS`, or none; below the untrained baseline nobody is the best."""
+    if label in board.below_baseline:
+        return "▽"
+    return "★" if label == board.best else "≈" if label in board.like_best else ""
+
+
+def legend(board: Board) -> str:
+    """What the marks on this board mean."""
+    used = {mark(board, one.label) for one in board.standings}
+    return "; ".join(f"{each} {words}" for each, words in MARKS.items() if each in used) + "." * bool(used - {""})
+
+
+def baseline_lines(board: Board) -> list[str]:
+    """The best untrained baseline and the methods that do not exceed it, in one sentence; none if none was measured."""
+    if board.baseline is None or not board.standings:
+        return []
+    (name, score), below, count = board.baseline, board.below_baseline, len(board.standings)
+    found = f"The best untrained baseline scores {100 * score:.2f} % ({name})"
+    if not below:
+        return [f"{found}; every method exceeds it."]
+    if len(below) == count:
+        return [f"{found}; no method exceeds it, so none is called better than another."]
+    return [f"{found}; {len(below)} of {count} methods do not exceed it: {', '.join(below)}."]
+
+
+def verdict_text(board: Board, verdict: Verdict) -> str:
+    """What the runs say about two methods; without "better" for one that does not exceed the untrained baseline."""
+    if verdict.shown and verdict.first in board.below_baseline:
+        return f"{verdict.first} scores higher than {verdict.second}, but not above the untrained baseline"
+    return verdict.text
+
+
 def verdict_lines(board: Board) -> list[str]:
     """What the board shows, sentence by sentence: the best, how many differences, every method against the best."""
     if not board.standings:
@@ -29,6 +67,7 @@ def verdict_lines(board: Board) -> list[str]:
     first = board.standings[0]
     value = percent(first.scores[board.metric])
     lines = [f"{first.label} has the highest mean {title(board.metric)} ({board.part}): {value} %."]
+    lines += baseline_lines(board)
     if board.verdicts:
         pairs, best = board.verdicts.pairs, board.best
         shown = sum(pair.shown for pair in pairs)
@@ -38,7 +77,7 @@ def verdict_lines(board: Board) -> list[str]:
         )
         if best != first.label:
             lines.append(f"Over the seeds that are compared, {best} has the highest mean.")
-        lines += [_sentence(pair) for pair in pairs if pair.first == best]
+        lines += [_sentence(board, pair) for pair in pairs if pair.first == best]
     elif len(board.standings) > 1:
         lines.append("No two methods share two finished seeds, so no difference is shown.")
     lines += [
@@ -49,12 +88,12 @@ def verdict_lines(board: Board) -> list[str]:
     return lines + [f"{label} has no finished seed." for label in board.waiting]
 
 
-def _sentence(pair: Verdict) -> str:
-    return f"{pair.text}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
+def _sentence(board: Board, pair: Verdict) -> str:
+    return f"{verdict_text(board, pair)}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
 
 
 def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
-    """The board as a table in percent, with the best, those not distinguishable from it, and the floors marked.
+    """The board as a table in percent, with the marks of `mark`, and the untrained baselines below.
 
     `explain` says below what is unequal about the methods marked †.
     """
@@ -63,17 +102,15 @@ def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bo
     rows = []
     for one in board.standings:
         cells = [percent(one.scores[key]) if key in one.scores else "–" for key in shown]
-        mark = "★" if one.label == board.best else "≈" if one.label in board.like_best else ""
         trials = f"{one.budget.complete}" + (f" + {one.budget.pruned} pruned" if one.budget.pruned else "")
         name = one.label + " †" * bool(one.unequal)
-        rows.append([mark, name, *cells, str(len(one.seeds)), trials, f"{one.train_seconds:.1f}"])
-    for name, scores in board.floors.items():
+        rows.append([mark(board, one.label), name, *cells, str(len(one.seeds)), trials, f"{one.train_seconds:.1f}"])
+    for name, scores in board.baselines.items():
         cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
         rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
     text = markdown_table(["", "method", *map(title, shown), "seeds", "trials", "s / network"], rows)
     notes = [f"{title(board.metric)} and the others in percent, {board.part}: mean ± 95 % t-interval over seeds."]
-    if board.verdicts:
-        notes.append("★ highest mean; ≈ no difference from it shown.")
+    notes += [legend(board)] if board.standings else []
     if explain:
         notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
     return text + "\n" + "\n".join(f"{note}  " for note in notes).rstrip() + "\n"

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from nearfield.analysis.leaderboard import Board, standings
-from nearfield.analysis.tables import percent, title, verdict_lines
+from nearfield.analysis.tables import legend, mark, percent, title, verdict_lines
 from nearfield.bench.results import BenchResults
 from nearfield.bench.run import Watched
 from nearfield.cli import show
@@ -67,12 +67,13 @@ def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:
     table.add_column("method", overflow="fold")
     for key in keys:
         table.add_column(_title(key), justify="right", no_wrap=True)
-    for number, (mark, name, cells) in enumerate(rows):
+    for number, (sign, name, cells) in enumerate(rows):
         last = number == len(board.standings) - 1
-        table.add_row(mark, name, *(cells.get(key, "") for key in keys), end_section=last)
+        table.add_row(sign, name, *(cells.get(key, "") for key in keys), end_section=last)
+    table.caption = legend(board)
     if len(keys) < len(every):
         hidden = ", ".join(_title(key) for key in every if key not in keys)
-        table.caption = f"Not shown at this width: {hidden}."
+        table.caption += f"\nNot shown at this width: {hidden}."
     return table
 
 
@@ -80,10 +81,9 @@ def _rows(board: Board) -> list[Row]:
     """The methods, then the baselines."""
     rows: list[Row] = []
     for one in board.standings:
-        mark = "★" if one.label == board.best else "≈" if one.label in board.like_best else ""
         cells = {key: percent(score) for key, score in one.scores.items()} | {TIME: f"{one.train_seconds:.1f}"}
-        rows.append((mark, one.label + " †" * bool(one.unequal), cells))
-    for name, scores in board.floors.items():
+        rows.append((mark(board, one.label), one.label + " †" * bool(one.unequal), cells))
+    for name, scores in board.baselines.items():
         rows.append(("", name, {key: f"{100 * score:.2f}" for key, score in scores.items()}))
     return rows
 

@@ -7,7 +7,7 @@ from typing import Any
 from nearfield.analysis.bias import Entry, ledger
 from nearfield.analysis.leaderboard import Board, Standing, standings
 from nearfield.analysis.statistics import Interval
-from nearfield.analysis.tables import title, verdict_lines
+from nearfield.analysis.tables import mark, title, verdict_lines, verdict_text
 from nearfield.bench.results import BenchResults, Part
 
 PARTS: dict[Part, str] = {"separated": "Separated", "concatenated": "Concatenated"}
@@ -78,10 +78,11 @@ def _row(found: Board, one: Standing, method: int) -> dict[str, Any]:
         "method": method,
         "scores": {key: _interval(each) for key, each in one.scores.items()},
         "bootstrap": _interval(one.new_queries) if one.new_queries else None,
-        "best": one.label == found.best,
-        "like_best": one.label in found.like_best,
+        "best": mark(found, one.label) == "★",
+        "like_best": one.label in found.like_best and one.label not in found.below_baseline,
+        "below_baseline": one.label in found.below_baseline,
         "verdict": None if verdict is None else {
-            "text": verdict.text,
+            "text": verdict_text(found, verdict),
             "difference": _interval(verdict.comparison.difference),  # best - this
             "p": verdict.p,
             "shown": verdict.shown,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nearfield.analysis.leaderboard import Board
-from nearfield.analysis.tables import percent
+from nearfield.analysis.tables import baseline_lines, percent
 from nearfield.analysis.tables import title as metric_title
 from nearfield.bench.results import BenchResults
 
@@ -36,7 +36,7 @@ def facts(results: BenchResults) -> list[tuple[str, str]]:
 
 
 def finding(found: Board) -> list[str]:
-    """What the leaderboard says: the best, those like it, and what needs no training."""
+    """What the leaderboard says: the best, those like it, and the best untrained baseline."""
     first = found.standings[0]
     lines = [
         f"{first.label} has the highest mean {metric_title(found.metric)}, {percent(first.scores[found.metric])} %."
@@ -48,14 +48,9 @@ def finding(found: Board) -> list[str]:
         lines.append("No other method is shown to be worse.")
     elif others:
         lines.append(f"{len(others)} other{'s' * (len(others) != 1)} cannot be told from it: {', '.join(others)}.")
-    elif found.verdicts is not None:
-        lines.append("It is better than every other, beyond the noise of seeds.")
-    floor = max(found.floors.items(), key=lambda each: each[1].get(found.metric, 0.0), default=None)
-    if floor and found.metric in floor[1]:
-        below = sum(one.scores[found.metric].mean <= floor[1][found.metric] for one in found.standings)
-        beaten = f"{below} of {len(found.standings)} methods do not exceed it" if below else "every method exceeds it"
-        lines.append(f"What needs no training reaches {100 * floor[1][found.metric]:.2f} % ({floor[0]}); {beaten}.")
-    return lines
+    elif found.verdicts is not None and found.best not in found.below_baseline:
+        lines.append(f"{found.best} is significantly better than every other method.")
+    return lines + baseline_lines(found)
 
 
 def notices(results: BenchResults) -> list[str]:
