@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nearfield.analysis.leaderboard import Board, standings
 from nearfield.bench.results import BenchResults
-from nearfield.cli.leaderboard import leaderboard_table
+from nearfield.cli.leaderboard import leaderboard_table, notes_below
 
 METHODS = {"multi_similarity": 0.5, "fastap(bins=20)": 0.45, "proxy_softmax(temperature=0.1)": 0.4}
 TITLES = ["MAP@R", "R-precision", "R@1", "R@2", "R@4", "R@8", "NMI", "s/net"]
@@ -57,6 +57,26 @@ def test_a_name_wider_than_the_terminal_is_wrapped() -> None:
     assert max(map(len, lines)) <= 36
     assert "proxy_softm" in "".join(lines)
     assert "MAP@R" in "".join(lines)
+
+
+def test_pitfalls_of_the_bench_stand_below_the_table() -> None:
+    board, results = bench()
+    config = {"trials": 1, "seeds": [0, 1, 2], "methods": [{"name": "fastap"}, {"name": "triplet"}]}
+    lines = notes_below(board, replace(results, config=config))
+    after = lines[lines.index("Before you trust these numbers:") :]
+    assert [line.split(":")[0].split()[0] for line in after[1:]] == ["few-seeds", "untuned"]
+    clean = {**config, "trials": 8, "seeds": [0, 1, 2, 3, 4]}
+    assert "Before you trust these numbers:" not in notes_below(board, replace(results, config=clean))
+
+
+def test_no_star_below_an_untrained_baseline() -> None:
+    results = bench()[1]
+    assert "★" in "\n".join(printed(120))
+    strong = standings(replace(results, floors={"raw pixels": {"map@r": 0.606}}))
+    table = leaderboard_table(strong, results, 200)
+    assert list(table.columns[0].cells) == ["▽", "▽", "▽", ""]
+    assert table.caption == "▽ not above the best untrained baseline."
+    assert "no method exceeds it" in notes_below(strong, results)[1]
 
 
 def test_one_seed_is_singular() -> None:

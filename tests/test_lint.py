@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benches import fake_results
 from test_protocols import made
 
 from nearfield.analysis.lint.catalogue import EQUAL, SINS
-from nearfield.analysis.lint.rules import lint, lint_choice, lint_runs
+from nearfield.analysis.lint.rules import lint, lint_choice, lint_results, lint_runs
 from nearfield.bench.database import FILE, Store
 from nearfield.bench.plan import Bench
 from nearfield.bench.protocols import PROTOCOLS
@@ -107,6 +109,22 @@ def test_sins_of_the_protocol(tmp_path: Path) -> None:
     (sin,) = lint(bench(protocol="query-gallery"), small)
     assert sin.code == "wrong-protocol"
     assert "use one of: classic, reality-check" in sin.found
+
+
+def test_sins_of_a_bench_that_was_run() -> None:
+    found = fake_results({"fastap": 0.3, "triplet": 0.2}, seeds=2)
+    reality = PROTOCOLS["reality-check"].model_dump(mode="json")
+    own = replace(found, config=bench(seeds=[0, 1]).model_dump(mode="json"), protocol={**reality, "digest": "0"})
+    (sin,) = lint_results(own)
+    assert sin.text == "few-seeds (seeds): 2 of at least 5; run at least 5 seeds."
+    assert codes(lint_results(replace(own, protocol={**reality, "select_by": "recall@1"}))) == [
+        "choice-by-recall",
+        "few-seeds",
+    ]
+    seeds = tuple(replace(s, folds=tuple(replace(f, val_classes=3) for f in s.folds)) for s in own.methods[0].seeds)
+    narrow = replace(own, methods=(replace(own.methods[0], seeds=seeds), own.methods[1]))
+    assert lint_results(narrow)[-1].found == "3 classes of invented are held out"
+    assert lint_results(replace(own, config={"a key of another version": 1})) == []
 
 
 UNEQUAL: dict[str, dict[str, Any]] = {

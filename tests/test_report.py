@@ -356,8 +356,21 @@ def test_a_single_validation_class_is_pointed_out(results: BenchResults) -> None
     seed = results.methods[0].seeds[0]
     narrow = dataclasses.replace(seed, folds=(dataclasses.replace(seed.folds[0], val_classes=1),))
     methods = (dataclasses.replace(results.methods[0], seeds=(narrow,)),)
-    assert "single validation class" in sentences.notices(dataclasses.replace(results, methods=methods))[0]
-    assert "single validation class" not in " ".join(sentences.notices(results))
+    found = sentences.notices(dataclasses.replace(results, methods=methods))
+    assert any("1 class of digits is held out, so every validation neighbour is correct" in line for line in found)
+    assert "held out" not in " ".join(sentences.notices(results))
+
+
+def test_every_report_shows_the_pitfalls_of_its_own_bench(results: BenchResults) -> None:
+    few = dataclasses.replace(results, config={**results.config, "seeds": [0, 1], "trials": 1})
+    clean = dataclasses.replace(results, config={**results.config, "seeds": [0, 1, 2, 3, 4], "trials": 8})
+    page_text, text = render(few, "no data here", Cache(None)), markdown(few, board.boards(few), [], {})
+    for shown in (page_text, text):
+        assert "Before you trust these numbers" in shown
+        assert "few-seeds (seeds): 2 of at least 5; run at least 5 seeds." in shown
+        assert "untuned (trials): 1, the published setting; give every method the same number of trials" in shown
+    assert "few-seeds" not in render(clean, "no data here", Cache(None))
+    assert "few-seeds" not in markdown(clean, board.boards(clean), [], {})
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from nearfield.analysis.leaderboard import Board, standings
+from nearfield.analysis.lint.catalogue import HEADING
+from nearfield.analysis.lint.rules import lint_results
 from nearfield.analysis.tables import legend, mark, percent, title, verdict_lines
 from nearfield.bench.results import BenchResults
 from nearfield.bench.run import Watched
@@ -103,13 +105,19 @@ def _title(key: str) -> str:
     return key if key == TIME else title(key)
 
 
+def notes_below(board: Board, results: BenchResults) -> list[str]:
+    """What stands below the table: unequal conditions, verdicts, and what `nearfield lint` finds in the bench."""
+    unequal = [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
+    sins = [f"  {sin.text}" for sin in lint_results(results)]
+    return [*unequal, *verdict_lines(board), *([f"{HEADING}:", *sins] if sins else [])]
+
+
 def say_results(results: BenchResults, arguments: argparse.Namespace) -> None:
     """The leaderboard and what it shows; then the report, which may take a while."""
     board = _board(results)
     if board and not arguments.json:
         show.say(leaderboard_table(board, results, show.results().width))
-        unequal = [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
-        show.say(*unequal, *verdict_lines(board))
+        show.say(*notes_below(board, results))
     report = write_report(arguments.out, arguments.out / "report.html") if board else None
     if arguments.json:
         rows = [asdict(one) for one in board.standings] if board else []

@@ -11,6 +11,7 @@ from nearfield.analysis.bias import Entry, ledger, ledger_markdown
 from nearfield.analysis.figures.rankings import ranks_figure, slope_figure
 from nearfield.analysis.figures.svg import svg
 from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.lint.catalogue import HEADING
 from nearfield.analysis.tables import markdown_table, percent, standings_markdown, title, verdict_lines
 from nearfield.bench.results import BenchResults, Part
 from nearfield.files import write_text
@@ -48,8 +49,10 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     parts = [
         f"# {sentences.title(results)}",
         _items(f"{name}: {value}" for name, value in sentences.facts(results)),
-        _items([*sentences.finding(lead), *sentences.notices(results)]),
+        _items(sentences.finding(lead)),
     ]
+    if notices := sentences.notices(results):
+        parts += [f"## {HEADING}", _items(notices)]
     for part, found in boards.items():
         parts += [f"## Leaderboard, {part}", standings_markdown(found, shown, explain=False)]
     if unequal := board.unequal(results):

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.lint.catalogue import HEADING
 from nearfield.bench.results import BenchResults, Part
 from nearfield.data.dataset import Integers
 from nearfield.errors import InputError, RunError
@@ -198,6 +199,7 @@ def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any]
         title=sentences.title(results),
         facts=sentences.facts(results),
         lines=[line for found in list(boards.values())[:1] for line in sentences.finding(found)],
+        heading=HEADING,
         notices=[*board.unequal(results), *sentences.notices(results)],
         why=data["why"],
         style=Markup((folder / "report.css").read_text(encoding="utf-8")),

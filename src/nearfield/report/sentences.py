@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.lint.rules import lint_results
 from nearfield.analysis.tables import baseline_lines, percent
 from nearfield.analysis.tables import title as metric_title
 from nearfield.bench.results import BenchResults
@@ -54,15 +55,10 @@ def finding(found: Board) -> list[str]:
 
 
 def notices(results: BenchResults) -> list[str]:
-    """What a reader must know before believing the numbers."""
-    found = []
-    if any(fold.val_classes == 1 for method in results.methods for seed in method.seeds for fold in seed.folds):
-        found.append(
-            "There is a single validation class, so that every validation neighbour is right and the step was not "
-            "really chosen. Use data with more training classes, or hold out more of them."
-        )
+    """What a reader should know before trusting the numbers: what `nearfield lint` finds, and what is missing."""
+    found = [sin.text for sin in lint_results(results)]
     if results.missing:
-        found.append(
-            f"{len(results.missing)} tasks are not finished, and not counted; they are listed under Provenance."
-        )
+        count = len(results.missing)
+        tasks = "1 task is" if count == 1 else f"{count} tasks are"
+        found.append(f"{tasks} not finished and not counted; the list is under Provenance.")
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nearfield.config import RunConfig
 
+HEADING = "Before you trust these numbers"  # above the sins of a report's own bench
 ENOUGH_SEEDS = 5
 ENOUGH_CLASSES = 10  # held out to choose by
 ENOUGH_HELD_OUT = 0.1  # the same where the data is not at hand
@@ -141,3 +142,8 @@ class Sin:
     def remedy(self) -> str:
         """What to do instead."""
         return SINS[self.code][1]
+
+    @property
+    def text(self) -> str:
+        """What is there and what to do instead, in one line."""
+        return f"{self.code} ({self.where}): {self.found}; {self.remedy}."

@@ -14,9 +14,10 @@ import numpy as np
 
 from nearfield import losses
 from nearfield.analysis.lint.catalogue import ENOUGH_CLASSES, ENOUGH_HELD_OUT, ENOUGH_SEEDS, EQUAL, Sin
-from nearfield.bench.protocols import protocol
+from nearfield.bench.protocols import Protocol, protocol
+from nearfield.bench.results import BenchResults
 from nearfield.bench.search import space_of
-from nearfield.config import BenchConfig, Config, DataConfig, MethodConfig, RunConfig
+from nearfield.config import BenchConfig, Config, DataConfig, MethodConfig, RunConfig, build_config
 from nearfield.data.dataset import Dataset
 from nearfield.data.splits import held_out
 from nearfield.errors import InputError
@@ -25,9 +26,7 @@ from nearfield.errors import InputError
 def lint(bench: BenchConfig, dataset: Dataset | None = None) -> list[Sin]:
     """The sins of a bench; `dataset`, if it is at hand, tells how much is held out and whether the protocol fits."""
     chosen = protocol(bench.protocol)
-    data = chosen.runs(bench.run)[0].data
-    sins = [*_seeds(bench.seeds, "seeds"), *_search(bench), *_settings(bench.methods, "methods")]
-    sins += [*_borrowed(bench.methods, "methods"), *_choice(chosen.select_by, "protocol")]
+    sins = _configured(bench, chosen)
     if dataset is None and chosen.test == "closed":  # a small share of the images, but of all classes
         return sins
     try:
@@ -35,7 +34,19 @@ def lint(bench: BenchConfig, dataset: Dataset | None = None) -> list[Sin]:
             chosen.check(dataset)
     except InputError as error:
         return [*sins, Sin("wrong-protocol", "protocol", str(error))]
-    return [*sins, *_validation(data, dataset, "protocol")]
+    return [*sins, *_validation(chosen.runs(bench.run)[0].data, dataset, "protocol")]
+
+
+def lint_results(results: BenchResults) -> list[Sin]:
+    """The sins of a bench that was run; none where its configuration is of another version or names other methods."""
+    known = {key: value for key, value in results.protocol.items() if key in Protocol.model_fields}
+    try:
+        sins = _configured(build_config(BenchConfig, results.config), build_config(Protocol, known))
+    except InputError:
+        return []
+    folds = [fold for method in results.methods for seed in method.seeds for fold in seed.folds]
+    fewest = min((fold.val_classes for fold in folds), default=ENOUGH_CLASSES)
+    return [*sins, *_few_classes(fewest, str(results.data.get("name")), "protocol")]
 
 
 def lint_runs(runs: Sequence[RunConfig], dataset: Dataset | None = None) -> list[Sin]:
@@ -74,6 +85,11 @@ def lint_choice(run: RunConfig, result: Mapping[str, Any], records: Iterable[Map
 
 # ---------------------------------------------------------------------------------------------------------------
 # What a bench shows
+
+
+def _configured(bench: BenchConfig, chosen: Protocol) -> list[Sin]:
+    sins = [*_seeds(bench.seeds, "seeds"), *_search(bench), *_settings(bench.methods, "methods")]
+    return [*sins, *_borrowed(bench.methods, "methods"), *_choice(chosen.select_by, "protocol")]
 
 
 def _seeds(seeds: Sequence[int], where: str) -> Iterator[Sin]:
@@ -128,9 +144,14 @@ def _validation(data: DataConfig, dataset: Dataset | None, where: str) -> Iterat
         if share < ENOUGH_HELD_OUT:
             yield Sin("tiny-validation", where, f"{share:.1%} of the training part is held out")
         return
-    classes = len(np.unique(dataset.labels[held_out(dataset, data)[1]]))
-    if classes < ENOUGH_CLASSES:
-        yield Sin("tiny-validation", where, f"{classes} classes of {dataset.name} are held out")
+    yield from _few_classes(len(np.unique(dataset.labels[held_out(dataset, data)[1]])), dataset.name, where)
+
+
+def _few_classes(count: int, name: str, where: str) -> Iterator[Sin]:
+    if count == 1:
+        yield Sin("tiny-validation", where, f"1 class of {name} is held out, so every validation neighbour is correct")
+    elif count < ENOUGH_CLASSES:
+        yield Sin("tiny-validation", where, f"{count} classes of {name} are held out")
 
 
 # ---------------------------------------------------------------------------------------------------------------
