@@ -243,6 +243,20 @@ def test_unequal_conditions_are_said(html: str, results: BenchResults) -> None:
     assert "Not the same number of seeds: multi_similarity 1; the others 3." in found
 
 
+def test_ranks_that_cannot_differ_are_not_drawn(dataset: Dataset) -> None:
+    few = invent(dataset, NAMES, Shape(seeds=2, trials=0, folds=1, variants=()))
+    found = board.boards(few)
+    assert found["separated"].critical is not None  # 3.3 ranks, where 4 methods lie at most 3 apart
+    assert board.board(few, found)["parts"][0]["critical"] is None
+    assert "the critical difference is 3.3 ranks, but ranks differ by at most 3." in markdown(few, found, [], {})
+
+
+def test_halves_of_the_seeds_are_not_called_honest_and_biased(data: dict[str, Any]) -> None:
+    sides = {entry["name"]: entry["sides"] for entry in data["ledger"]}
+    assert sides.pop("chance") == ["first half", "second half"]
+    assert set(map(tuple, sides.values())) == {("honest", "biased")}
+
+
 @pytest.mark.parametrize(
     "evil", ["</script><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "<!--", "\u2028"]
 )

@@ -223,6 +223,35 @@ def test_copies_hold_what_is_in_sight(page: Any, data: Any) -> None:
     assert page.locator("#live").inner_text() == "1 methods copied as LaTeX"
 
 
+def test_long_labels_take_two_lines_and_tips_hold_their_values(
+    browser: Any, tmp_path: Path, problems: list[str]
+) -> None:
+    invented = invent(pictures(), NAMES[:2], Shape(seeds=2, trials=0))
+    long = "multi_similarity(alpha=2.0, beta=50.0, lam=0.5, eps=0.1, distance=cosine)"
+    methods = (dataclasses.replace(invented.methods[0], label=long), invented.methods[1])
+    results = dataclasses.replace(
+        invented,
+        methods=methods,
+        queries=lambda label, metric, part: invented.queries(label.partition("(")[0], metric, part),
+    )
+    out = tmp_path / "long.html"
+    out.write_text(render(results, "no data here", Cache(None)), encoding="utf-8")
+    page = opened(browser, out, problems)
+    label = page.locator("#board .label").first
+    line = page.locator("#board .label").nth(1).bounding_box()["height"]
+    assert label.bounding_box()["height"] <= 2 * line + 2
+    label.click()
+    assert label.bounding_box()["height"] > 2 * line + 2  # the whole name, once it is opened
+    chart = page.locator("#curve-chart svg")
+    chart.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)  # scrolling hides the tip
+    chart.hover(position={"x": 300, "y": 150})
+    tip, table = (page.locator(name).bounding_box() for name in ("#tip", "#tip table"))
+    assert table["x"] + table["width"] <= tip["x"] + tip["width"]
+    page.context.close()
+    assert problems == []
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Curves, search, bias
 

@@ -46,6 +46,7 @@ class Entry:
     in_turns: bool  # whether one method at a time sins, each in a table of its own
     leaders: tuple[str, ...]  # of the biased ranking; in turns, all who lead their own table
     missing: tuple[str, ...]  # methods that lack what the sin needs, and are in neither ranking
+    sides: tuple[str, str]  # what the two rankings are called
 
     @property
     def mean_gain(self) -> float | None:
@@ -77,6 +78,7 @@ class _Sin:
     baseline: str = HONEST
     in_turns: bool = False
     comparable: bool = True  # whether honest and biased scores are of one metric
+    sides: tuple[str, str] = ("honest", "biased")
 
 
 def ledger(results: BenchResults, metric: str = "map@r", part: Part = "separated") -> list[Entry]:
@@ -101,6 +103,7 @@ def _sins(metric: str, part: Part, fewest: int) -> list[_Sin]:
             "No sin: one half of the seeds against the other. What moves a ranking no more than this may be chance.",
             lambda method: _halves(list(scores(method).values())),
             "the first half of the seeds",
+            sides=("first half", "second half"),
         ),
         _Sin(
             "best seed",
@@ -215,6 +218,7 @@ def _entry(sin: _Sin, methods: Sequence[MethodResult]) -> Entry | None:
         in_turns=sin.in_turns,
         leaders=tuple(place.label for place in biased if place.rank == (1 if sin.in_turns else biased[0].rank)),
         missing=tuple(label for label, pair in found.items() if not pair),
+        sides=sin.sides,
     )
 
 

@@ -76,6 +76,11 @@ class CriticalDifference:
     p: float  # Friedman's test
     groups: tuple[tuple[int, ...], ...]  # columns, best first, that a bar joins: ranks closer than the difference
 
+    @property
+    def can_differ(self) -> bool:
+        """Whether any two ranks could be so far apart: with few blocks the difference exceeds the whole axis."""
+        return self.difference < len(self.ranks) - 1
+
 
 @dataclass(frozen=True)
 class RankShift:

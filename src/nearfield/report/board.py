@@ -97,7 +97,7 @@ def _interval(one: Interval) -> list[float | None]:
 
 
 def _critical(found: Board, number: dict[str, int]) -> dict[str, Any] | None:
-    if found.critical is None:
+    if found.critical is None or not found.critical.can_differ:
         return None
     return {
         "methods": [number[label] for label in found.compared],
@@ -160,6 +160,7 @@ def _entry(entry: Entry, number: dict[str, int]) -> dict[str, Any]:
         "baseline": entry.baseline,
         "tau": entry.tau,
         "in_turns": entry.in_turns,
+        "sides": list(entry.sides),
         "places": [
             {
                 "method": number[place.label],

@@ -25,7 +25,7 @@ def write_markdown(bench: Path, out: Path) -> list[Path]:
     boards, entries = board.boards(results), ledger(results)
     lead = boards["separated"]
     pictures = {}
-    if lead.critical:
+    if lead.critical and lead.critical.can_differ:
         pictures["ranks"] = svg(ranks_figure(lead))
     if moved := _most_moved(entries):
         pictures["slope"] = svg(slope_figure(moved))
@@ -37,9 +37,9 @@ def write_markdown(bench: Path, out: Path) -> list[Path]:
 
 
 def _most_moved(entries: list[Entry]) -> Entry | None:
-    """Of the sins that all methods can commit, that after which the ranking is least like the honest one."""
-    known = [(-len(entry.honest), entry.tau, i) for i, entry in enumerate(entries) if entry.tau is not None]
-    return entries[min(known)[-1]] if known else None
+    """Of the pitfalls that most methods have runs for, the one after which the ranking is least like the honest one."""
+    known = [entry for entry in entries if entry.tau is not None and entry.name != "chance"]
+    return min(known, key=lambda entry: (-len(entry.honest), entry.tau), default=None)
 
 
 def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Entry], pictures: dict[str, str]) -> str:
@@ -59,7 +59,7 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
         parts += ["## † What is unequal", _items(unequal)]
     if "ranks" in pictures:
         parts.append(f"![Mean ranks, and what is not different]({pictures['ranks']})")
-    parts += ["## Verdicts", _items(verdict_lines(lead))]
+    parts += ["## Verdicts", _items([*verdict_lines(lead), *_ranks_missing(lead)])]
     if entries:
         parts += ["## What the classical sins do to the ranking", ledger_markdown(entries)]
     if "slope" in pictures:
@@ -70,6 +70,15 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
         parts += ["## Settings chosen", "By validation; trial 0 is the published setting.", _settings(lead)]
     text = escape("\n\n".join(part.strip() for part in parts), quote=False)  # viewers of Markdown let HTML through
     return "\n\n".join([text, "## Provenance", *_provenance(results)]) + "\n"
+
+
+def _ranks_missing(lead: Board) -> list[str]:
+    """Why there is no diagram of ranks, where the critical difference exceeds its axis."""
+    if lead.critical is None or lead.critical.can_differ:
+        return []
+    seeds, most = len(lead.compared_seeds), len(lead.compared) - 1
+    difference = f"over {seeds} seeds the critical difference is {lead.critical.difference:.1f} ranks"
+    return [f"No diagram of ranks: {difference}, but ranks differ by at most {most}."]
 
 
 def _items(lines: Iterable[str]) -> str:

@@ -54,13 +54,13 @@ def slope_figure(entry: Entry) -> Figure:
 
     A pitfall in turns has a table for each method: there a line ends at the rank that the method reaches in its own.
     """
-    words = f"Honest ranks, and ranks with “{entry.name}”: one line for each method"
+    words = f"{entry.name}: ranks in the {entry.sides[0]} and in the {entry.sides[1]} ranking, a line for each method"
     with drawing(860, 40 + ROW * len(entry.honest), words) as figure:
         axes = figure.subplots()
         axes.set(xlim=(0, 1), ylim=(len(entry.honest) - 0.5, -1.5))
         axes.axis("off")
-        _beside(axes, 0, -1, "honest", -8, SOFT)
-        _beside(axes, 1, -1, entry.name, 8, SOFT)
+        _beside(axes, 0, -1, entry.sides[0], -8, SOFT)
+        _beside(axes, 1, -1, entry.sides[1], 8, SOFT)
         for row, place in enumerate(entry.honest):
             _label(axes, 0, row, place)
         ends = {place.label: place.rank - 1 if entry.in_turns else row for row, place in enumerate(entry.biased)}
