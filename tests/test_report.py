@@ -43,6 +43,7 @@ from nearfield.report import (
     published,
     render,
     sentences,
+    thumbnails,
     tuning,
     write_markdown,
     write_report,
@@ -461,6 +462,19 @@ def test_thumbnails_are_the_pictures(colour: bool) -> None:
             middle = np.asarray(sheet.convert("RGB"))[y * 96 + 30 : y * 96 + 66, x * 96 + 30 : x * 96 + 66]
         expected = np.broadcast_to(images[rows[number], 0, 0], 3)
         assert np.abs(middle.astype(int).mean(axis=(0, 1)) - expected).max() < 16  # lossy, colours halved
+
+
+def test_unchanged_thumbnails_are_encoded_once(
+    results: BenchResults, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(thumbnails, "make_sheets", lambda *given: made.append(1) or make_sheets(*given))
+    first, again = (render(results, items_of(dataset), Cache(tmp_path)) for _ in range(2))
+    assert first == again
+    assert len(made) == 1
+    other = dataclasses.replace(dataset, images=255 - np.asarray(dataset.images), fingerprint="0" * 64)
+    assert render(results, items_of(other), Cache(tmp_path)) != first
+    assert len(made) == 2
 
 
 def test_sheets_become_smaller_when_there_is_no_room() -> None:

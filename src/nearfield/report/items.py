@@ -27,6 +27,7 @@ class Items:
     category_names: tuple[str, ...]
     images: Images | None  # None: features, of which there are no pictures
     files: tuple[str, ...]  # Q paths, or none
+    fingerprint: str  # of the dataset with the images
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,6 +66,7 @@ def items_of(dataset: Dataset, pictures: Dataset | None = None) -> Items:
         tuple(shown.category_names[c] for c in categories),
         None if shown.are_features else images,
         tuple(images.files.paths[row] for row in rows) if lies_in_files else (),  # type: ignore[union-attr]
+        shown.fingerprint,
     )
 
 

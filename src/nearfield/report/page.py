@@ -24,7 +24,7 @@ from nearfield.report import atlas, board, gallery, pair_weights, provenance, pu
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
-from nearfield.report.thumbnails import Sheets, make_sheets
+from nearfield.report.thumbnails import Sheets, cached_sheets
 
 SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
 CACHE = "report-cache"  # folder in that of the bench
@@ -117,7 +117,9 @@ def _shown(
     weights = pair_weights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
     pictured = _pictured(items, gallery.pictured(answered, queries), points)
     say(f"Thumbnails of {len(pictured):,} pictures")
-    sheets = make_sheets(items.images, items.rows[pictured]) if items.images is not None and len(pictured) else None
+    sheets = None
+    if items.images is not None and len(pictured):
+        sheets = cached_sheets(items.images, items.rows[pictured], items.fingerprint, cache)
     first = results.methods[order[0]].seeds[0]
     return {
         "why": None,

@@ -17,6 +17,7 @@ from PIL import Image
 from nearfield.data import Pictures
 from nearfield.data.dataset import Images, Integers
 from nearfield.data.pictures import in_order, resized
+from nearfield.report.cache import Arrays, Cache, digest
 
 SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail, the largest that keeps all sheets within BYTES
 COLUMNS, PER_SHEET = 16, 384
@@ -34,8 +35,24 @@ class Sheets:
     def facts(self) -> dict[str, Any]:
         return {"side": self.side, "columns": COLUMNS, "per_sheet": PER_SHEET, "sheets": len(self.sheets)}
 
+    def arrays(self) -> Arrays:
+        """As a cache keeps them."""
+        parts = {str(number): np.frombuffer(sheet, dtype=np.uint8) for number, sheet in enumerate(self.sheets)}
+        return {"side": np.array(self.side), **parts}
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> Sheets:
+        """What `arrays` was made from."""
+        return cls(int(arrays["side"]), tuple(arrays[str(number)].tobytes() for number in range(len(arrays) - 1)))
+
     def base64(self) -> list[str]:
         return [base64.b64encode(sheet).decode() for sheet in self.sheets]
+
+
+def cached_sheets(images: Images, rows: Integers, fingerprint: str, cache: Cache) -> Sheets:
+    """`make_sheets`, kept by the fingerprint of the dataset that the images are of."""
+    key = digest(rows, f"{fingerprint} {SIDES} {COLUMNS} {PER_SHEET} {BYTES} {QUALITY}")
+    return Sheets.of(cache.get("thumbnails", key, lambda: make_sheets(images, rows).arrays()))
 
 
 def make_sheets(images: Images, rows: Integers, limit: int = BYTES) -> Sheets:
