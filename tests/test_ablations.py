@@ -157,10 +157,10 @@ def test_a_rise_a_fall_and_a_peak_are_told_apart() -> None:
     up = words(outcome_of("bins", {"2": 0.40, "5": 0.45, "10": 0.50}))
     down = words(outcome_of("bins", {"2": 0.50, "5": 0.45, "10": 0.40}))
     peak = words(outcome_of("bins", {"2": 0.40, "5": 0.50, "10": 0.45}))
-    assert up[0].startswith("fastap: mean R@1 rises with every value of the axis (histogram bins), from 2 to 10")
-    assert down[0].startswith("fastap: mean R@1 falls with every value")
+    assert up[0].startswith("fastap: mean R@1 increases with every value of the axis (histogram bins), from 2 to 10")
+    assert down[0].startswith("fastap: mean R@1 decreases with every value")
     assert "not monotone from 2 to 10; it is highest at 5, " in peak[0]
-    assert "the highest mean is that of 5: better than 10, 2 (" in peak[1]
+    assert "5 has the highest mean: significantly better than 10, 2 (" in peak[1]
     assert peak[2].startswith(("fastap: 10 minus 2: +5.0", "fastap: 10 minus 2: +4.9"))
     assert peak[2].endswith("10 is better than 2.")
     assert down[2].endswith("2 is better than 10.")
@@ -169,7 +169,7 @@ def test_a_rise_a_fall_and_a_peak_are_told_apart() -> None:
 def test_what_the_seeds_do_not_show_is_not_said() -> None:
     same = outcome_of("bins", {"2": 0.45, "5": 0.45, "10": 0.45}, seeds=3, noise=Noise(seed=0.02, fold=0.0))
     lines = words(same)
-    assert "is shown" in lines[1]
+    assert "not significantly different from" in lines[1]
     assert "better than" not in " ".join(lines)
 
 
@@ -184,7 +184,7 @@ def test_names_have_no_course() -> None:
     lines = words(outcome_of("similarity-types", {value: 0.4 + 0.02 * i for i, value in enumerate(PAIR_LOSSES)}))
     assert len(lines) == 1
     assert lines[0].startswith(
-        "the highest mean is that of MS: better than lifted_star + mining, binomial + mining, MS weighting"
+        "MS has the highest mean: significantly better than lifted_star + mining, binomial + mining, MS weighting"
     )
 
 

@@ -79,7 +79,7 @@ def test_dims_for_all_and_for_mine_alone(found: dict[str, Entry]) -> None:
     alone = found["mine with 512 dims"]  # against a .35, b .32, c .28, d .26
     assert alone.moves == {"c": 2, "b": 1, "a": 0, "d": 0}
     assert alone.leaders == ("a", "b", "c")
-    assert alone.baseline == "64 dims for everybody"
+    assert alone.baseline == "64 dims for every method"
 
 
 def test_plain_ranks_only_those_that_have_it(found: dict[str, Entry]) -> None:
@@ -204,5 +204,5 @@ def test_the_table(found: dict[str, Entry]) -> None:
     assert "2 can lead" in lines["mine tuned"]
     assert "| the same" in lines["64 dims"]
     assert [cell.strip() for cell in lines["R@1"].split("|")[5:7]] == ["–", "–"]
-    assert "Against: the published setting for everybody." in text
-    assert "Without runs for it: a, d." in text
+    assert "Against: the published setting for every method." in text
+    assert "No runs for it: a, d." in text

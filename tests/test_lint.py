@@ -1,4 +1,4 @@
-"""Every sin of the catalogue is provoked and named; what is clean is left alone."""
+"""Every pitfall of the catalogue is provoked and named; a clean comparison has none."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_sins_of_a_bench_that_was_run() -> None:
     reality = PROTOCOLS["reality-check"].model_dump(mode="json")
     own = replace(found, config=bench(seeds=[0, 1]).model_dump(mode="json"), protocol={**reality, "digest": "0"})
     (sin,) = lint_results(own)
-    assert sin.text == "few-seeds (seeds): 2 of at least 5; run at least 5 seeds."
+    assert sin.text == "few-seeds: 2 seeds; run at least 5 seeds."
     assert codes(lint_results(replace(own, protocol={**reality, "select_by": "recall@1"}))) == [
         "choice-by-recall",
         "few-seeds",
@@ -209,7 +209,7 @@ def test_the_step_is_chosen_by_validation() -> None:
     (sin,) = lint_choice(run, {"best_step": 300}, records)
     assert (sin.code, sin.found) == (
         "test-choice",
-        "step 300, which is best on the test classes; validation chose step 200",
+        "step 300, the best on the test classes; validation chose step 200",
     )
     (sin,) = lint_choice(run, {"best_step": 100}, records)
     assert sin.found == "step 100; validation chose step 200"

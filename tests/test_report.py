@@ -1,4 +1,4 @@
-"""The report of a bench: true to the results, complete, safe to open anywhere; and its parts one by one."""
+"""The report of a bench: faithful to the results, complete, safe to open anywhere; and its parts one by one."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_unequal_conditions_are_said(html: str, results: BenchResults) -> None:
     assert len(found) == 3
     fewer = dataclasses.replace(results.methods[0], seeds=results.methods[0].seeds[:1])
     found = board.unequal(dataclasses.replace(results, methods=(fewer, *results.methods[1:])))
-    assert "Not the same number of seeds: multi_similarity 1; the others 3." in found
+    assert "Unequal number of seeds: multi_similarity 1; the others have 3." in found
 
 
 def test_ranks_that_cannot_differ_are_not_drawn(dataset: Dataset) -> None:
@@ -296,13 +296,12 @@ def test_a_real_bench_from_beginning_to_end(tmp_path: Path) -> None:
     assert len(found["atlas"]["maps"]) == 2
     assert len(found["weights"]["losses"]) == 1
     assert [len(found[key]) for key in ("curves", "searches")] == [2, 0]
-    assert any("Thumbnails of 896" in line for line in said)
+    assert any("Thumbnails of 896 images" in line for line in said)
     assert [path.name for path in out.parent.iterdir()] == ["report.html"]
     assert list((tmp_path / "bench" / page.CACHE).glob("map-*.npz"))
-    text, *pictures = write_markdown(tmp_path / "bench", tmp_path / "text" / "digits.md")
-    assert len(pictures) == 2
-    assert all(f"({picture.name})" in text.read_text(encoding="utf-8") for picture in pictures)
-    assert all(picture.read_text(encoding="utf-8").startswith("<svg") for picture in pictures)
+    text, *figures = write_markdown(tmp_path / "bench", tmp_path / "text" / "digits.md")
+    assert [figure.name for figure in figures] == ["digits-slope.svg"]  # two seeds of two methods: no ranks
+    assert "(digits-slope.svg)" in text.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -339,14 +338,14 @@ def test_other_data_gives_a_report_without_pictures(
     changed = dataclasses.replace(load("digits"), fingerprint="0" * 64)
     monkeypatch.setattr("nearfield.report.items.load", lambda name: changed)
     text = write_report(tmp_path, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "is not what the bench was run on" in text
+    assert "differs from the one that the bench was run on" in text
     assert "items" not in embedded(text)
     assert len(embedded(text)["board"]["parts"][0]["rows"]) == len(NAMES)
 
 
 def test_lost_embeddings_give_a_report_without_pictures(results: BenchResults, dataset: Dataset, cache: Cache) -> None:
     text = render(dataclasses.replace(results, embeddings=lambda label: None), items_of(dataset), cache)
-    assert "the folders of the runs may be elsewhere" in text
+    assert "the run folders may be elsewhere" in text
     assert "gallery" not in embedded(text)
 
 
@@ -382,8 +381,8 @@ def test_every_report_shows_the_pitfalls_of_its_own_bench(results: BenchResults)
     page_text, text = render(few, "no data here", Cache(None)), markdown(few, board.boards(few), [], {})
     for shown in (page_text, text):
         assert "Before you trust these numbers" in shown
-        assert "few-seeds (seeds): 2 of at least 5; run at least 5 seeds." in shown
-        assert "untuned (trials): 1, the published setting; give every method the same number of trials" in shown
+        assert "few-seeds: 2 seeds; run at least 5 seeds." in shown
+        assert "untuned: 1 trial, the published setting; give every method the same number of trials" in shown
     assert "few-seeds" not in render(clean, "no data here", Cache(None))
     assert "few-seeds" not in markdown(clean, board.boards(clean), [], {})
 
@@ -539,7 +538,7 @@ def test_maps_are_turned_alike_and_within_the_unit() -> None:
     points = rng.normal(size=(50, 2))
     angle = 2.0
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ np.diag([1, -1])
-    np.testing.assert_allclose(atlas.turned(points @ turn, points), points, atol=1e-12)
+    np.testing.assert_allclose(atlas.aligned(points @ turn, points), points, atol=1e-12)
 
 
 def test_map_keeps_classes_together_and_is_repeatable() -> None:
@@ -568,8 +567,8 @@ def test_chosen_queries_fit_with_all_their_neighbours(seed: int, limit: int) -> 
         assert chosen.tolist() == list(range(40))
         return
     assert len(np.unique(chosen)) == len(chosen)
-    assert len(gallery.pictured(found, chosen)) <= max(limit, len(gallery.pictured(found, chosen[:1])))
-    assert len(gallery.pictured(found, chosen)) <= limit or not len(chosen)
+    assert len(gallery.images_shown(found, chosen)) <= max(limit, len(gallery.images_shown(found, chosen[:1])))
+    assert len(gallery.images_shown(found, chosen)) <= limit or not len(chosen)
     assert not any(np.isnan(each.scores[chosen]).any() for each in found)
 
 
@@ -706,7 +705,7 @@ def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
     alone = dataclasses.replace(
         results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)
     )
-    assert "no difference between methods is shown" in sentences.finding(standings(alone))[1]
+    assert "no difference can be tested" in sentences.finding(standings(alone))[1]
 
 
 def test_the_page_calls_nobody_best_or_better_below_an_untrained_baseline(results: BenchResults) -> None:
@@ -719,7 +718,7 @@ def test_the_page_calls_nobody_best_or_better_below_an_untrained_baseline(result
     lines = sentences.finding(found["separated"])
     assert lines[-1].startswith("The best untrained baseline scores 99.00 % (raw pixels); no method exceeds it")
     assert "is significantly better" not in " ".join(lines)
-    assert "★" not in _section(markdown(strong, found, [], {}), "## Leaderboard, separated")
+    assert not any("★" in line for line in _section(markdown(strong, found, [], {}), "## Leaderboard, separated"))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -742,8 +741,16 @@ def test_text_says_what_the_page_says(results: BenchResults) -> None:
     for line in board.unequal(results):
         assert text.count(line) == 1
     assert results.digest in text
-    assert "![Mean ranks, and what is not different](r.svg)" in text
-    assert "Beside the papers" not in text
+    assert "![Mean ranks and the critical difference](r.svg)" in text
+    assert "Published numbers" not in text
+
+
+def test_figures_lie_beside_the_text(results: BenchResults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfield.bench.read_results.open_results", opening(results))
+    text, *figures = write_markdown(tmp_path, tmp_path / "deep" / "digits.md")
+    assert [figure.name for figure in figures] == ["digits-ranks.svg", "digits-slope.svg"]
+    assert all(f"({figure.name})" in text.read_text(encoding="utf-8") for figure in figures)
+    assert all(figure.read_text(encoding="utf-8").startswith("<svg") for figure in figures)
 
 
 def test_text_stands_beside_the_papers(results: BenchResults) -> None:

@@ -133,7 +133,7 @@ def false_verdicts(methods: int, seeds: int, trials: int, lower: int = 0) -> tup
         found = board(truth, seeds, rng)
         assert found.verdicts is not None
         assert found.critical is not None
-        pairs = [pair for pair in found.verdicts.pairs if pair.shown]
+        pairs = [pair for pair in found.verdicts.pairs if pair.significant]
         wrong[0] += any(truth[pair.first] <= truth[pair.second] for pair in pairs)
         ranks = [found.critical.ranks[found.compared.index(name)] for name in equal]
         wrong[1] += max(ranks) - min(ranks) >= found.critical.difference
@@ -144,7 +144,7 @@ def false_verdicts(methods: int, seeds: int, trials: int, lower: int = 0) -> tup
 def shape_errors(shape: str, methods: int, seeds: int, trials: int) -> float:
     """Family-wise error of the verdicts when the seeds' noise is not normal."""
     draws = SHAPES[shape](np.random.default_rng(methods), (trials, methods, seeds))
-    return float(np.mean([any(v.shown for v in ns.verdicts(_named(draw)).pairs) for draw in draws]))
+    return float(np.mean([any(v.significant for v in ns.verdicts(_named(draw)).pairs) for draw in draws]))
 
 
 def _named(draw: Floats) -> dict[str, Floats]:
@@ -204,7 +204,7 @@ def power(methods: int, seeds: int, gap: float, trials: int) -> float:
     noise = Noise(seed=0.004, fold=0.0, query=0.05, rest=0.0)
     truth = {f"m{i}": 0.3 - 0.004 * gap * i for i in range(methods)}
     found = [board(truth, seeds, rng, noise).verdicts for _ in range(trials)]
-    return float(np.mean([pair.shown for one in found if one for pair in one.pairs]))
+    return float(np.mean([pair.significant for one in found if one for pair in one.pairs]))
 
 
 def needed(effect: float, alpha: float) -> int:
@@ -231,14 +231,14 @@ def more_seeds(effect: float, pilot: int, trials: int, others: int = 0) -> tuple
     for _ in range(trials):
         first = draw(pilot)
         found = next(v for v in ns.verdicts(first).pairs if {v.first, v.second} == {"a", "b"})
-        if found.shown:
+        if found.significant:
             continue
         asked.append(pilot + (found.more_seeds or 10_000))
         if found.more_seeds and found.more_seeds < 500:
             again = draw(found.more_seeds)
             whole = {name: np.concatenate([first[name], again[name]]) for name in names}
             pair = next(v for v in ns.verdicts(whole).pairs if {v.first, v.second} == {"a", "b"})
-            shown.append(pair.shown and pair.first == "a")
+            shown.append(pair.significant and pair.first == "a")
     return needed(effect, alpha), tuple(np.quantile(asked, [0.25, 0.5, 0.75]).tolist()), float(np.mean(shown))
 
 

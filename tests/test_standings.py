@@ -120,7 +120,7 @@ def test_without_a_search_there_is_no_trial() -> None:
 # Verdicts
 
 
-def test_large_differences_are_shown_and_the_close_one_is_not(board: Board) -> None:
+def test_large_differences_are_significant_and_the_close_one_is_not(board: Board) -> None:
     assert set(board.like_best) == {"best", "close"}
     assert board.best == board.like_best[0] == board.standings[0].label
     for label in ("middle", "low"):
@@ -129,7 +129,7 @@ def test_large_differences_are_shown_and_the_close_one_is_not(board: Board) -> N
         assert verdict.text == f"{board.best} is better than {label}"
     second = board.against_best(board.standings[1].label)
     assert second is not None
-    assert second.text.startswith("no difference shown")
+    assert second.text.startswith("not significantly different")
     assert board.against_best(board.best or "") is None
 
 
@@ -146,7 +146,7 @@ def test_one_seed_claims_nothing() -> None:
     assert all(interval.half_width is None for s in found.standings for interval in s.scores.values())
     assert (found.compared, found.verdicts, found.critical, found.like_best) == ((), None, None, ())
     lines = verdict_lines(found)
-    assert lines[2] == "No two methods share two finished seeds, so no difference is shown."
+    assert lines[2] == "No two methods share two finished seeds, so no difference can be tested."
     assert "±" not in standings_markdown(found).split("\n\n")[0]
     assert "≈" not in standings_markdown(found)
 
@@ -157,7 +157,7 @@ def test_unequal_seeds_are_compared_where_they_can_be() -> None:
     assert set(found.compared) == {"low", "best", "middle"}
     assert found.compared_seeds == (0, 1, 2, 3, 4)
     assert found.against_best("close") is None
-    assert "close is not compared: it finished seeds 0 only." in verdict_lines(found)
+    assert "close is not compared: it has finished only seeds 0." in verdict_lines(found)
     assert {one.label for one in found.standings} == set(TRUTH)
 
 
@@ -167,7 +167,7 @@ def test_the_best_of_the_compared_may_not_be_the_first() -> None:
     assert found.standings[0].label == "best"
     assert found.best == "middle"
     lines = verdict_lines(found)
-    assert "Over the seeds that are compared, middle has the highest mean." in lines
+    assert "Over the compared seeds, middle has the highest mean." in lines
     assert "close has no finished seed." in lines
     assert found.waiting == ("close",)
 
@@ -256,14 +256,14 @@ def test_a_baseline_without_the_metric_says_nothing(results: BenchResults) -> No
 # Text
 
 
-def test_the_lines_count_what_is_shown(board: Board) -> None:
+def test_the_lines_count_significant_differences(board: Board) -> None:
     lines = verdict_lines(board)
     first = board.standings[0].scores["map@r"]
     assert first.half_width is not None
     value = f"{100 * first.mean:.2f} ± {100 * first.half_width:.2f} %"
     assert lines[0] == f"{board.best} has the highest mean MAP@R (separated): {value}."
     assert lines[1] == "The best untrained baseline scores 5.00 % (untrained network); every method exceeds it."
-    assert lines[2].startswith("5 of 6 differences are shown: paired t-tests over 5 seeds")
+    assert lines[2].startswith("5 of 6 differences are significant: paired t-tests over 5 seeds")
     assert len(lines) == 3 + 3
 
 

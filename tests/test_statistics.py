@@ -152,30 +152,30 @@ def test_holm_is_the_step_down_rule(p: list[float]) -> None:
 # Verdicts
 
 
-def test_verdicts_say_what_is_shown_and_what_is_missing() -> None:
+def test_verdicts_say_what_is_significant_and_how_many_seeds_are_missing() -> None:
     noise = np.array([-0.01, 0.01, 0.0, 0.005, -0.005])
     found = ns.verdicts({"low": 0.2 + noise, "best": 0.9 + noise[::-1], "close": 0.898 + np.roll(noise, 1)})
     texts = {(v.first, v.second): v.text for v in found.pairs}
     assert texts["best", "low"] == "best is better than low"
     assert texts["close", "low"] == "close is better than low"
-    assert texts["best", "close"].startswith("no difference shown; needs about ")
+    assert texts["best", "close"].startswith("not significantly different; about ")
     assert found.like_best == ("best", "close")
     assert all(v.p >= v.comparison.p for v in found.pairs)
     assert all(v.comparison.difference.mean > 0 for v in found.pairs)
 
 
-def test_verdicts_without_any_hope_of_a_number() -> None:
+def test_verdicts_without_an_estimate_of_seeds() -> None:
     same = ns.verdicts({"a": SEEDS, "b": SEEDS})
-    assert same.pairs[0].text == "no difference shown"
+    assert same.pairs[0].text == "not significantly different"
     assert same.like_best == ("a", "b")
-    assert ns.verdicts({"a": [0.9], "b": [0.1]}).pairs[0].text == "no difference shown"
+    assert ns.verdicts({"a": [0.9], "b": [0.1]}).pairs[0].text == "not significantly different"
     hair = ns.verdicts({"a": [0.5, 0.7, 0.6], "b": [0.7, 0.6, 0.5 - 1e-6]}).pairs[0]
-    assert (hair.shown, hair.more_seeds) == (False, None)
+    assert (hair.significant, hair.more_seeds) == (False, None)
 
 
-def test_two_seeds_can_be_told_apart() -> None:
+def test_two_seeds_can_differ_significantly() -> None:
     found = ns.verdicts({"a": [0.9, 0.9001], "b": [0.1, 0.1]})
-    assert found.pairs[0].shown
+    assert found.pairs[0].significant
     assert found.like_best == ("a",)
 
 
@@ -186,10 +186,10 @@ def equal_methods(rng: np.random.Generator, methods: int, seeds: int) -> dict[st
 
 
 @pytest.mark.parametrize(("methods", "seeds"), [(2, 3), (4, 5), (6, 10)])
-def test_equal_methods_are_seldom_told_apart(methods: int, seeds: int) -> None:
+def test_equal_methods_seldom_differ_significantly(methods: int, seeds: int) -> None:
     rng, trials = np.random.default_rng(seeds), 400
     wrong = np.mean(
-        [any(v.shown for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
+        [any(v.significant for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
     )
     assert wrong <= 0.05 + margin(0.05, trials)
 
@@ -199,7 +199,7 @@ def test_equal_methods_are_seldom_told_apart(methods: int, seeds: int) -> None:
 def test_family_wise_error_of_many_trials(methods: int, seeds: int) -> None:
     rng, trials = np.random.default_rng(seeds), 2000
     wrong = np.mean(
-        [any(v.shown for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
+        [any(v.significant for v in ns.verdicts(equal_methods(rng, methods, seeds)).pairs) for _ in range(trials)]
     )
     assert wrong <= 0.05 + margin(0.05, trials)
 
@@ -220,7 +220,7 @@ def test_a_real_difference_is_found_as_often_as_theory_says() -> None:
 
 @pytest.mark.parametrize("effect", [0.3, 0.7, 1.5])
 def test_needed_seeds_reach_the_power_they_promise(effect: float) -> None:
-    observed = np.array([-1.0, 1.0, 0.0]) + effect  # spread 1, not shown with three seeds
+    observed = np.array([-1.0, 1.0, 0.0]) + effect  # spread 1, not significant with three seeds
     (verdict,) = ns.verdicts({"a": observed, "b": np.zeros(3)}).pairs
     assert verdict.more_seeds is not None
     total = 3 + verdict.more_seeds
@@ -233,7 +233,7 @@ def test_needed_seeds_are_about_right_when_estimated_from_five() -> None:
     totals = []
     for _ in range(400):
         (verdict,) = ns.verdicts({"a": 0.7 + rng.normal(size=5), "b": np.zeros(5)}).pairs
-        totals.append(5 if verdict.shown else 5 + (verdict.more_seeds or 10_000))
+        totals.append(5 if verdict.significant else 5 + (verdict.more_seeds or 10_000))
     assert power(0.7, truth, 0.05) == pytest.approx(0.8, abs=0.03)
     quarter, half, three_quarters = np.quantile(totals, [0.25, 0.5, 0.75])
     assert truth / 1.5 <= half <= truth * 1.5

@@ -1,8 +1,8 @@
-"""The bias ledger: how much each classical sin moves the scores and the ranking, from the runs of one bench.
+"""The bias ledger: how much each known pitfall of reporting changes scores and ranking, from the runs of one bench.
 
-Every entry ranks the same methods twice over the same seeds, once honestly and once with the sin, so that the seeds'
-luck is in both. Sins that one paper commits for its own method alone (tuned, or larger, against the others) are played
-through for each method in turn. Scores lie in [0, 1]; only text is in percent.
+Every entry ranks the same methods twice over the same seeds, once honestly and once with the pitfall, so that both
+share the noise of the seeds. Pitfalls that favour a paper's own method alone (tuned, or larger, than the others) are
+applied to each method in turn. Scores lie in [0, 1]; only text is in percent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nearfield.bench.results import BenchResults, MethodResult, Part
 
 Pair = tuple[float, float]  # honest and biased score of one method
 Measure = Callable[[MethodResult], Pair | None]
-HONEST = "the mean over seeds, every method tuned alike, each run's step chosen by validation"
+HONEST = "the mean over seeds, with equal tuning for every method and each run's step chosen by validation"
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Entry:
-    """One sin."""
+    """One pitfall: the honest ranking and the biased one."""
 
     name: str
     words: str
     baseline: str  # what `honest` is
     honest: tuple[Place, ...]  # best first
-    biased: tuple[Place, ...]  # best first; of a sin in turns, each with its place in its own table
-    tau: float | None  # Kendall's, between the rankings; in turns, its mean over the tables
+    biased: tuple[Place, ...]  # best first; in turns, each with its rank in its own table
+    tau: float | None  # Kendall's, between the rankings; in turns, the mean over the tables
     gains: dict[str, float] | None  # biased score - honest score; None if they are different metrics
-    in_turns: bool  # whether one method at a time sins, each in a table of its own
-    leaders: tuple[str, ...]  # of the biased ranking; in turns, all who lead their own table
-    missing: tuple[str, ...]  # methods that lack what the sin needs, and are in neither ranking
+    in_turns: bool  # whether one method at a time is favoured, each in a table of its own
+    leaders: tuple[str, ...]  # of the biased ranking; in turns, all that lead their own table
+    missing: tuple[str, ...]  # methods without the runs for it, in neither ranking
     sides: tuple[str, str]  # what the two rankings are called
 
     @property
@@ -54,24 +54,24 @@ class Entry:
 
     @property
     def largest_gain(self) -> tuple[str, float] | None:
-        """The method whose score the sin changes most, and by how much."""
+        """The method whose score changes most, and by how much."""
         return max(self.gains.items(), key=lambda gain: abs(gain[1])) if self.gains else None
 
     @property
     def moves(self) -> dict[str, float]:
-        """Places that the sin lifts each method by, most first."""
+        """Ranks that each method gains, most first."""
         biased = {place.label: place.rank for place in self.biased}
         moves = {place.label: place.rank - biased[place.label] for place in self.honest}
         return dict(sorted(moves.items(), key=lambda move: -move[1]))
 
     @property
     def leader_changes(self) -> bool:
-        """Whether someone else can be called the best."""
+        """Whether another method can be called the best."""
         return any(label != self.honest[0].label for label in self.leaders)
 
 
 @dataclass(frozen=True)
-class _Sin:
+class _Pitfall:
     name: str
     words: str
     measure: Measure
@@ -82,15 +82,15 @@ class _Sin:
 
 
 def ledger(results: BenchResults, metric: str = "map@r", part: Part = "separated") -> list[Entry]:
-    """An entry for each sin that at least two methods have the runs for."""
+    """An entry for each pitfall that at least two methods have the runs for."""
     check_metric(results, metric, part)
     methods = [method for method in results.methods if seed_scores(method.seeds, metric, part)]
     fewest = min((len(seed_scores(method.seeds, metric, part)) for method in methods), default=0)
-    sins = [*_sins(metric, part, fewest), *(_sins_of_folds(metric) if part == "separated" else [])]
-    return [entry for sin in sins if (entry := _entry(sin, methods))]
+    pitfalls = [*_pitfalls(metric, part, fewest), *(_pitfalls_of_folds(metric) if part == "separated" else [])]
+    return [entry for pitfall in pitfalls if (entry := _entry(pitfall, methods))]
 
 
-def _sins(metric: str, part: Part, fewest: int) -> list[_Sin]:
+def _pitfalls(metric: str, part: Part, fewest: int) -> list[_Pitfall]:
     def scores(method: MethodResult, variant: str | None = None) -> dict[int, float]:
         return seed_scores(method.seeds if variant is None else method.variants.get(variant, ()), metric, part)
 
@@ -98,37 +98,37 @@ def _sins(metric: str, part: Part, fewest: int) -> list[_Sin]:
         return lambda method: _shared(scores(method, honest), scores(method, biased))
 
     return [
-        _Sin(
+        _Pitfall(
             "chance",
-            "No sin: one half of the seeds against the other. What moves a ranking no more than this may be chance.",
+            "No pitfall: one half of the seeds against the other. A change no larger than this may be chance.",
             lambda method: _halves(list(scores(method).values())),
             "the first half of the seeds",
             sides=("first half", "second half"),
         ),
-        _Sin(
+        _Pitfall(
             "best seed",
             f"The best of {fewest} seeds instead of their mean.",
             lambda method: _best_seed(list(scores(method).values()), fewest),
         ),
-        _Sin("untuned", "The published setting for everybody, without any search.", variants(None, "untuned")),
-        _Sin(
+        _Pitfall("untuned", "The published setting for every method, without a search.", variants(None, "untuned")),
+        _Pitfall(
             "mine tuned",
-            "Each method in turn is tuned while all others keep their published settings.",
+            "Each method in turn is tuned, while all others keep their published settings.",
             variants("untuned", None),
-            "the published setting for everybody",
+            "the published setting for every method",
             in_turns=True,
         ),
-        _Sin("64 dims", "An embedding of 64 dims for everybody.", variants(None, "dim64")),
-        _Sin("512 dims", "An embedding of 512 dims for everybody.", variants(None, "dim512")),
-        _Sin(
+        _Pitfall("64 dims", "An embedding of 64 dims for every method.", variants(None, "dim64")),
+        _Pitfall("512 dims", "An embedding of 512 dims for every method.", variants(None, "dim512")),
+        _Pitfall(
             "mine with 512 dims",
-            "Each method in turn has 512 dims while all others have 64.",
+            "Each method in turn has 512 dims, while all others have 64.",
             variants("dim64", "dim512"),
-            "64 dims for everybody",
+            "64 dims for every method",
             in_turns=True,
         ),
-        _Sin("plain", "Every method without its own tricks.", variants(None, "plain")),
-        _Sin(
+        _Pitfall("plain", "Every method without its own tricks.", variants(None, "plain")),
+        _Pitfall(
             "R@1",
             f"Ranked by R@1 instead of {title(metric)}.",
             lambda method: _shared(scores(method), seed_scores(method.seeds, "recall@1", part)),
@@ -137,22 +137,22 @@ def _sins(metric: str, part: Part, fewest: int) -> list[_Sin]:
     ]
 
 
-def _sins_of_folds(metric: str) -> list[_Sin]:
-    """Those of single networks, or against them."""
+def _pitfalls_of_folds(metric: str) -> list[_Pitfall]:
+    """Those of single networks."""
     return [
-        _Sin(
+        _Pitfall(
             "best test epoch",
-            "One step for all runs of a method, the best on the test classes, instead of those that validation chose.",
+            "One step for all runs of a method, the best on the test classes, instead of steps chosen by validation.",
             lambda method: _oracle(method, metric, lambda curves: float(curves.mean(axis=0).max())),
         ),
-        _Sin(
+        _Pitfall(
             "mean of maxima",
-            "Each run reports its own best step on the test classes; then the mean over runs.",
+            "The mean over runs of each run's own best step on the test classes.",
             lambda method: _oracle(method, metric, lambda curves: float(curves.max(axis=1).mean())),
         ),
-        _Sin(
+        _Pitfall(
             "concatenated",
-            "The folds' embeddings side by side, so with more dims, instead of each by itself.",
+            "The embeddings of all folds concatenated, with as many more dims, instead of each fold by itself.",
             lambda method: _shared(
                 seed_scores(method.seeds, metric, "separated"), seed_scores(method.seeds, metric, "concatenated")
             ),
@@ -181,7 +181,7 @@ def _best_seed(scores: Sequence[float], n: int) -> Pair | None:
 
 
 def _oracle(method: MethodResult, metric: str, choose: Callable[[NDArray[np.float64]], float]) -> Pair | None:
-    """Score at the step that validation chose, and that which `choose` makes of test curves (runs, common steps)."""
+    """Score at the step chosen by validation, and what `choose` makes of the test curves (runs, common steps)."""
     folds = [fold for seed in method.seeds for fold in seed.folds if fold.test and metric in fold.test]
     curves = [{step: scores[metric] for step, scores in fold.oracle if metric in scores} for fold in folds]
     steps = sorted(set.intersection(*map(set, curves))) if curves else []
@@ -191,34 +191,34 @@ def _oracle(method: MethodResult, metric: str, choose: Callable[[NDArray[np.floa
     return honest, choose(np.array([[curve[step] for step in steps] for curve in curves]))
 
 
-def _entry(sin: _Sin, methods: Sequence[MethodResult]) -> Entry | None:
-    """Both rankings of the methods that the sin can be measured for; None if there are fewer than two."""
-    found = {method.label: sin.measure(method) for method in methods}
+def _entry(pitfall: _Pitfall, methods: Sequence[MethodResult]) -> Entry | None:
+    """Both rankings of the methods with runs for the pitfall; None if there are fewer than two."""
+    found = {method.label: pitfall.measure(method) for method in methods}
     pairs = {label: pair for label, pair in found.items() if pair}
     if len(pairs) < 2:
         return None
-    equal, bent = ({label: pair[i] for label, pair in pairs.items()} for i in (0, 1))
-    shift = rank_shift(equal, bent)
-    if sin.in_turns:
-        tables = [rank_shift(equal, {**equal, label: bent[label]}) for label in shift.methods]  # all in the same order
+    honest, biased = ({label: pair[i] for label, pair in pairs.items()} for i in (0, 1))
+    shift = rank_shift(honest, biased)
+    if pitfall.in_turns:
+        tables = [rank_shift(honest, {**honest, label: biased[label]}) for label in shift.methods]  # in one order
         ranks = tuple(table.biased_ranks[i] for i, table in enumerate(tables))
         taus = [table.tau for table in tables if table.tau is not None]
         tau = float(np.mean(taus)) if taus else None
     else:
         ranks, tau = shift.biased_ranks, shift.tau
-    biased = _places(shift.methods, bent, ranks)
+    places = _places(shift.methods, biased, ranks)
     return Entry(
-        name=sin.name,
-        words=sin.words,
-        baseline=sin.baseline,
-        honest=_places(shift.methods, equal, shift.ranks),
-        biased=biased,
+        name=pitfall.name,
+        words=pitfall.words,
+        baseline=pitfall.baseline,
+        honest=_places(shift.methods, honest, shift.ranks),
+        biased=places,
         tau=tau,
-        gains=dict(zip(shift.methods, shift.gains, strict=True)) if sin.comparable else None,
-        in_turns=sin.in_turns,
-        leaders=tuple(place.label for place in biased if place.rank == (1 if sin.in_turns else biased[0].rank)),
+        gains=dict(zip(shift.methods, shift.gains, strict=True)) if pitfall.comparable else None,
+        in_turns=pitfall.in_turns,
+        leaders=tuple(place.label for place in places if place.rank == (1 if pitfall.in_turns else places[0].rank)),
         missing=tuple(label for label, pair in found.items() if not pair),
-        sides=sin.sides,
+        sides=pitfall.sides,
     )
 
 
@@ -232,11 +232,11 @@ def _places(labels: Sequence[str], scores: Mapping[str, float], ranks: Sequence[
 
 
 def ledger_markdown(entries: Sequence[Entry]) -> str:
-    """A line for each sin, and what each of them is."""
-    head = ["sin", "leader", "methods", "Kendall's τ", "mean gain", "largest gain", "mean move", "farthest move"]
+    """A row for each pitfall, and what each of them is."""
+    head = ["pitfall", "leader", "methods", "Kendall's τ", "mean gain", "largest gain", "mean move", "largest move"]
     explained = (
-        f"The honest ranking is by {HONEST}. Gains are biased minus honest scores, in points of percent. Moves are "
-        "places up; their mean is of either direction."
+        f"The honest ranking is by {HONEST}. Gains are biased minus honest scores, in percentage points. Moves are "
+        "ranks gained; their mean is of absolute values."
     )
     notes = [f"- **{entry.name}**: {entry.words}{_aside(entry)}\n" for entry in entries]
     return markdown_table(head, map(_line, entries)) + f"\n{explained}\n\n" + "".join(notes)
@@ -265,4 +265,4 @@ def _leader(entry: Entry) -> str:
 
 def _aside(entry: Entry) -> str:
     against = "" if entry.baseline == HONEST else f" Against: {entry.baseline}."
-    return against + (f" Without runs for it: {', '.join(entry.missing)}." if entry.missing else "")
+    return against + (f" No runs for it: {', '.join(entry.missing)}." if entry.missing else "")

@@ -1,4 +1,4 @@
-"""The leaderboard of a bench: intervals, verdicts between methods, ranks. `tables` says it in words.
+"""The leaderboard of a bench: intervals, verdicts between methods, ranks. `tables` writes it as text.
 
 Axes: S seeds, F folds, Q queries, K methods. Scores lie in [0, 1].
 """
@@ -28,12 +28,12 @@ from nearfield.errors import InputError, RunError, nearest, require_one_of
 
 @dataclass(frozen=True)
 class Budget:
-    """What a method was given."""
+    """The compute that a method used."""
 
     complete: int  # trials
     pruned: int
-    runs: int  # networks trained, in trials and in repetitions of the chosen setting
-    seconds: float  # of training, all of them together
+    runs: int  # networks trained, in trials and in seeds of the chosen setting
+    seconds: float  # of training, all networks together
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class Standing:
     train_seconds: float  # of one network, on average
     budget: Budget
     params: dict[str, Any]  # the chosen setting
-    trial: int | None  # that found it: 0 is the published setting; None if nothing was searched
+    trial: int | None  # the trial that found it: 0 is the published setting; None without a search
     unequal: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Board:
-    """All methods with a finished seed, highest mean first, and what may be said about their differences.
+    """All methods with a finished seed, highest mean first, and which differences are significant.
 
-    Verdicts and ranks stand on `compared`, the methods that all finished `compared_seeds`. Ranks are within a seed:
-    its folds share training classes and all queries, so that they are no independent blocks and would shrink the
-    critical difference without knowing more.
+    Verdicts and ranks are about `compared`, the methods that all finished `compared_seeds`. Ranks are within a seed:
+    its folds share training classes and all queries, so they are not independent blocks, and counting them as such
+    would shrink the critical difference without more evidence.
     """
 
     metric: str
@@ -80,7 +80,7 @@ class Board:
 
     @property
     def like_best(self) -> tuple[str, ...]:
-        """Methods that are not distinguishable from the best, itself first; empty where no verdict is possible."""
+        """Methods not significantly different from the best, itself first; empty where no verdict is possible."""
         return self.verdicts.like_best if self.verdicts else ()
 
     @property
@@ -91,18 +91,18 @@ class Board:
 
     @property
     def below_baseline(self) -> tuple[str, ...]:
-        """Methods whose mean does not exceed the best untrained baseline: none of them is called the best or better."""
+        """Methods whose mean does not exceed the best untrained baseline: none of them may be called best or better."""
         least = self.baseline[1] if self.baseline else -1.0
         return tuple(one.label for one in self.standings if one.scores[self.metric].mean <= least)
 
     def against_best(self, label: str) -> Verdict | None:
-        """What the runs say about the best method and this one; None for the best and for methods not compared."""
+        """The verdict on the best method and this one; None for the best itself and for methods not compared."""
         pairs = self.verdicts.pairs if self.verdicts else ()
         return next((v for v in pairs if v.first == self.best and v.second == label), None)
 
 
 def standings(results: BenchResults, part: Part = "separated", metric: str = "map@r") -> Board:
-    """The board by the mean of `metric`; a bench in progress has one too."""
+    """The board by the mean of `metric`; also of a bench in progress."""
     check_metric(results, metric, part)
     found = {method.label: seed_scores(method.seeds, metric, part) for method in results.methods}
     ranked = sorted((m for m in results.methods if found[m.label]), key=lambda m: -_mean(found[m.label].values()))
@@ -123,7 +123,7 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
 
 
 def check_metric(results: BenchResults, metric: str, part: Part) -> None:
-    """InputError unless the bench measures `metric`; before its first finished seed nobody knows."""
+    """InputError unless the bench measured `metric`; before its first finished seed any metric passes."""
     require_one_of("part", part, ("separated", "concatenated"))
     known = {key for method in results.methods for seed in method.seeds for key in seed.separated}
     if known and metric not in known:
@@ -131,7 +131,7 @@ def check_metric(results: BenchResults, metric: str, part: Part) -> None:
 
 
 def seed_scores(seeds: Iterable[Seed], metric: str, part: Part) -> dict[int, float]:
-    """Seed -> score, of the seeds that have it."""
+    """Seed -> score, for the seeds that have it."""
     scores = ((seed.seed, _part(seed, part) or {}) for seed in seeds)
     return {seed: found[metric] for seed, found in scores if metric in found}
 
@@ -171,15 +171,15 @@ def _standing(results: BenchResults, method: MethodResult, part: Part, metric: s
 def _over_queries(results: BenchResults, label: str, part: Part, metric: str) -> Interval | None:
     try:
         queries = np.asarray(results.queries(label, metric, part), dtype=np.float64)  # (S, Q), the mean over folds
-    except RunError:  # not kept, or there is none: NMI is of a whole clustering
+    except RunError:  # not stored, or not defined for one query: NMI is of a whole clustering
         return None
-    return two_way_interval(queries[:, ~np.isnan(queries).any(axis=0)])  # a query without any match has no score
+    return two_way_interval(queries[:, ~np.isnan(queries).any(axis=0)])  # a query without a match has no score
 
 
 def _full_table(found: Mapping[str, Mapping[int, float]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Methods and seeds of a table without gaps, of at least two each; both empty if there is none.
+    """Methods and seeds of a table without gaps, at least two of each; both empty if there is none.
 
-    It is the largest of those over the seeds that a method finished, or that two of them share.
+    It is the largest such table over the seeds that one method finished, or that two methods share.
     """
     own = [frozenset(scores) for scores in found.values()]
     best: tuple[tuple[str, ...], tuple[int, ...]] = (), ()

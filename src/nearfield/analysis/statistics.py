@@ -42,26 +42,26 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the runs say about two methods; `first` has the higher mean."""
+    """How two methods compare; `first` has the higher mean."""
 
     first: str
     second: str
     comparison: Comparison  # first - second, before correction
     p: float  # after Holm's correction over all pairs
-    shown: bool
-    more_seeds: int | None  # from 5 seeds, half of the time within a factor of 2.5; None if shown or out of sight
+    significant: bool
+    more_seeds: int | None  # a rough estimate: from 5 seeds, half of the time within a factor of 2.5
 
     @property
     def text(self) -> str:
-        if self.shown:
+        if self.significant:
             return f"{self.first} is better than {self.second}"
-        needs = f"; needs about {self.more_seeds} more seed{'s' * (self.more_seeds != 1)}" if self.more_seeds else ""
-        return "no difference shown" + needs
+        needed = f"; about {self.more_seeds} more seed{'s' * (self.more_seeds != 1)} needed" if self.more_seeds else ""
+        return "not significantly different" + needed
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """All pairs, and the methods that are not distinguishable from the one with the highest mean (itself first)."""
+    """All pairs, and the methods not significantly different from the one with the highest mean (itself first)."""
 
     pairs: tuple[Verdict, ...]
     like_best: tuple[str, ...]
@@ -69,22 +69,22 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class CriticalDifference:
-    """Average ranks (1 is best), what two of them must differ by, and the bars of the diagram."""
+    """Average ranks (1 is best), the difference from which two are significant, and the bars of the diagram."""
 
     ranks: tuple[float, ...]  # in the order of the columns
     difference: float
     p: float  # Friedman's test
-    groups: tuple[tuple[int, ...], ...]  # columns, best first, that a bar joins: ranks closer than the difference
+    groups: tuple[tuple[int, ...], ...]  # columns, best first, joined by a bar: ranks closer than the difference
 
     @property
     def can_differ(self) -> bool:
-        """Whether any two ranks could be so far apart: with few blocks the difference exceeds the whole axis."""
+        """Whether any two ranks can differ significantly: with few blocks the difference exceeds the whole axis."""
         return self.difference < len(self.ranks) - 1
 
 
 @dataclass(frozen=True)
 class RankShift:
-    """One line of the bias ledger: Kendall's tau between two rankings, and each method's ranks, by honest rank."""
+    """Two rankings of the same methods: Kendall's tau between them, and each method's ranks, by honest rank."""
 
     tau: float | None
     methods: tuple[str, ...]
@@ -94,7 +94,7 @@ class RankShift:
 
 
 def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
-    """Mean ± t_{(1+level)/2, S-1} s / √S of values (S,) or (S, F), folds averaged; for new seeds, same queries."""
+    """Mean ± t_{(1+level)/2, S-1} s / √S of values (S,) or (S, F), folds averaged: new seeds, same queries."""
     seeds = _seed_means(values, "values")
     n = len(seeds)
     quantile = float(stdtrit(n - 1, (1 + _checked(level)) / 2))
@@ -106,8 +106,8 @@ def two_way_interval(scores: ArrayLike, level: float = 0.95) -> Interval:
 
     Mean ± t_ν √V with V = V_seeds + V_queries - V_seeds×queries (two-way variance, Cameron, Gelbach & Miller 2011) and
     Satterthwaite's ν, which weighs S - 1 and Q - 1 degrees of freedom. In simulations it covers 93 to 97 % instead of
-    95 % from 3 seeds on, and 89 to 97 % with 2. It does not know that queries of a class resemble each other, nor does
-    it speak of other classes and datasets.
+    95 % from 3 seeds on, and 89 to 97 % with 2. It ignores that queries of one class resemble each other, and does not
+    cover other classes and datasets.
     """
     values = _finite(scores, "scores", (2,))
     (s, q), mean = values.shape, float(values.mean())
@@ -127,8 +127,8 @@ def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95, names: tuple[str, s
     """Paired comparison of two methods, (S,) or (S, F), over the same seeds (and folds).
 
     The seed is the unit: folds share training data and queries, so they are averaged within their seed. The test is
-    the paired t. Tests without its assumption of normality, by sign flips or ranks (Wilcoxon), never give p below
-    2 / 2^S, 1/16 for 5 seeds: with few seeds they can decide nothing.
+    the paired t-test. Tests that do not assume normality, by sign flips or ranks (Wilcoxon), cannot give p below
+    2 / 2^S, 1/16 for 5 seeds, so with few seeds they decide nothing.
     """
     one, other = _finite(a, names[0], (1, 2)), _finite(b, names[1], (1, 2))
     if one.shape != other.shape:
@@ -137,7 +137,7 @@ def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95, names: tuple[str, s
     gaps = np.where(np.isclose(one, other, rtol=1e-12, atol=0), 0.0, one - other)  # (S,); rounding is no difference
     n, difference = len(gaps), mean_interval(gaps, level)
     spread = float(gaps.std(ddof=1)) if n > 1 else 0.0
-    if spread == 0.0:  # one seed shows nothing; several without any noise show all of it
+    if spread == 0.0:  # p = 1 for one seed; several seeds without any noise decide
         return Comparison(difference, 0.0, float(n == 1 or difference.mean == 0), n)
     p = 2 * float(stdtr(n - 1, -abs(difference.mean) * sqrt(n) / spread))
     return Comparison(difference, spread, p, n)
@@ -151,11 +151,11 @@ def holm(p_values: ArrayLike) -> Floats:
 
 
 def verdicts(results: Mapping[str, ArrayLike], level: float = 0.95) -> Verdicts:
-    """For every pair of methods, scores (S,) or (S, F) each: which is better, or how many more seeds would tell.
+    """For every pair of methods, scores (S,) or (S, F) each: which is better, or how many more seeds are needed.
 
-    A pair is shown if its paired t-test stays below 1 - level after Holm's correction over all pairs: a claim about new
-    seeds on the same queries, without pooling the unequal spreads of methods. `more_seeds` takes the observed
-    difference and spread for the truth and asks for 80 % power at the level that Holm leaves to the pairs not shown.
+    A pair is significant if its paired t-test stays below 1 - level after Holm's correction over all pairs: a claim
+    about new seeds on the same queries, without pooling the unequal variances of methods. `more_seeds` takes the
+    observed difference and spread as true and asks for 80 % power at the level that Holm leaves to the other pairs.
     """
     if len(results) < 2:
         raise InputError(f"results must hold at least two methods; got {len(results)}.")
@@ -163,20 +163,20 @@ def verdicts(results: Mapping[str, ArrayLike], level: float = 0.95) -> Verdicts:
     names = list(combinations(order, 2))
     found = [compare(results[a], results[b], level, (a, b)) for a, b in names]
     adjusted = holm([one.p for one in found])
-    shown = adjusted < 1 - level
-    alpha = (1 - level) / max(1, int((~shown).sum()))
+    significant = adjusted < 1 - level
+    alpha = (1 - level) / max(1, int((~significant).sum()))
     pairs = tuple(
         Verdict(a, b, one, float(p), bool(yes), None if yes else _more_seeds(one, alpha))
-        for (a, b), one, p, yes in zip(names, found, adjusted, shown, strict=True)
+        for (a, b), one, p, yes in zip(names, found, adjusted, significant, strict=True)
     )
-    worse = {pair.second for pair in pairs if pair.shown and pair.first == order[0]}
+    worse = {pair.second for pair in pairs if pair.significant and pair.first == order[0]}
     return Verdicts(pairs, tuple(name for name in order if name not in worse))
 
 
 def critical_difference(scores: ArrayLike, level: float = 0.95) -> CriticalDifference:
     """Friedman's test and Nemenyi's critical difference q √(K (K + 1) / 6N) of scores (N, K) (Demšar 2006).
 
-    Rows are independent blocks: data sets, or seeds, and then the conclusion is about new seeds only. q is the
+    Rows are independent blocks: datasets, or seeds, which limits the conclusion to new seeds. q is the
     studentized range of K groups with infinite degrees of freedom over √2. Ties share the mean of their ranks.
     """
     values = _finite(scores, "scores", (2,))
@@ -193,7 +193,7 @@ def critical_difference(scores: ArrayLike, level: float = 0.95) -> CriticalDiffe
 
 
 def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
-    """Kendall's tau-b of two scores (or two ranks) of the same methods; None where one of them is all ties."""
+    """Kendall's tau-b between two scores (or ranks) of the same methods; None if all values of one are equal."""
     a, b = _finite(order_a, "order_a", (1,)), _finite(order_b, "order_b", (1,))
     if len(a) != len(b):
         raise InputError(f"order_a and order_b must have the same methods; got {len(a)} and {len(b)} values.")
@@ -201,7 +201,7 @@ def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
 
 
 def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> RankShift:
-    """How a biased score moves the ranking of the honest one."""
+    """How a biased score changes the ranking by the honest one."""
     if set(honest) != set(biased):
         raise InputError(f"honest and biased must score the same methods; one lacks {sorted({*honest} ^ {*biased})}.")
     names = sorted(honest, key=lambda name: -honest[name])
@@ -224,9 +224,9 @@ def best_of_n_bias(seed_scores: ArrayLike, n: int) -> float:
 def _finite(values: Any, name: str, dims: tuple[int, ...]) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in dims or array.size == 0:
-        raise InputError(f"{name} must be non-empty, with a number of axes in {dims}; got the shape {array.shape}.")
+        raise InputError(f"{name} must be non-empty, with a number of axes in {dims}; got shape {array.shape}.")
     if not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite; {int((~np.isfinite(array)).sum())} values are not: leave them out.")
+        raise InputError(f"{name} must be finite; {int((~np.isfinite(array)).sum())} values are not. Remove them.")
     return array
 
 
@@ -251,7 +251,7 @@ def _friedman(ranks: Floats) -> float:
 
 def _more_seeds(found: Comparison, alpha: float) -> int | None:
     """Smallest n - S with |difference| √n / spread >= t_{1-alpha/2, n-1} + t_{0.8, n-1}, at least 1."""
-    sizes = range(2, 10_001)  # a difference that needs more seeds than this is not worth a number
+    sizes = range(2, 10_001)  # beyond, no number is given
     effect = abs(found.difference.mean) / (found.spread or np.inf)
     n = 2 + bisect_left(sizes, 0.0, key=lambda n: effect * sqrt(n) - stdtrit(n - 1, [1 - alpha / 2, 0.8]).sum())
     return max(1, n - found.seeds) if n in sizes else None

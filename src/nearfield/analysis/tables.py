@@ -17,7 +17,7 @@ SHOWN = ("map@r", "r_precision", "recall@1", "nmi")  # columns of the table, if 
 
 
 def title(metric: str) -> str:
-    """How a metric is written."""
+    """The name of a metric in text."""
     return TITLES.get(metric, metric.replace("recall@", "R@").replace("precision@", "P@"))
 
 
@@ -28,7 +28,7 @@ def percent(interval: Interval) -> str:
 
 
 def mark(board: Board, label: str) -> str:
-    """The method's mark of `MARKS`, or none; below the untrained baseline nobody is the best."""
+    """The method's mark from `MARKS`, or none. Below the untrained baseline no method is best."""
     if label in board.below_baseline:
         return "▽"
     return "★" if label == board.best else "≈" if label in board.like_best else ""
@@ -41,7 +41,7 @@ def legend(board: Board) -> str:
 
 
 def baseline_lines(board: Board) -> list[str]:
-    """The best untrained baseline and the methods that do not exceed it, in one sentence; none if none was measured."""
+    """One sentence on the best untrained baseline and the methods that do not exceed it; none if none was measured."""
     if board.baseline is None or not board.standings:
         return []
     (name, score), below, count = board.baseline, board.below_baseline, len(board.standings)
@@ -54,14 +54,14 @@ def baseline_lines(board: Board) -> list[str]:
 
 
 def verdict_text(board: Board, verdict: Verdict) -> str:
-    """What the runs say about two methods; without "better" for one that does not exceed the untrained baseline."""
-    if verdict.shown and verdict.first in board.below_baseline:
+    """The verdict in words; never "better" for a method that does not exceed the untrained baseline."""
+    if verdict.significant and verdict.first in board.below_baseline:
         return f"{verdict.first} scores higher than {verdict.second}, but not above the untrained baseline"
     return verdict.text
 
 
 def verdict_lines(board: Board) -> list[str]:
-    """What the board shows, sentence by sentence: the best, how many differences, every method against the best."""
+    """The board in sentences: the best, the baseline, the number of significant differences, each against the best."""
     if not board.standings:
         return ["No method has a finished seed yet."]
     first = board.standings[0]
@@ -70,18 +70,18 @@ def verdict_lines(board: Board) -> list[str]:
     lines += baseline_lines(board)
     if board.verdicts:
         pairs, best = board.verdicts.pairs, board.best
-        shown = sum(pair.shown for pair in pairs)
+        significant = sum(pair.significant for pair in pairs)
         lines.append(
-            f"{shown} of {len(pairs)} differences are shown: paired t-tests over {len(board.compared_seeds)} seeds, "
-            "corrected by Holm over all pairs."
+            f"{significant} of {len(pairs)} differences are significant: paired t-tests over "
+            f"{len(board.compared_seeds)} seeds, Holm-corrected over all pairs."
         )
         if best != first.label:
-            lines.append(f"Over the seeds that are compared, {best} has the highest mean.")
+            lines.append(f"Over the compared seeds, {best} has the highest mean.")
         lines += [_sentence(board, pair) for pair in pairs if pair.first == best]
     elif len(board.standings) > 1:
-        lines.append("No two methods share two finished seeds, so no difference is shown.")
+        lines.append("No two methods share two finished seeds, so no difference can be tested.")
     lines += [
-        f"{one.label} is not compared: it finished seeds {', '.join(map(str, one.seeds))} only."
+        f"{one.label} is not compared: it has finished only seeds {', '.join(map(str, one.seeds))}."
         for one in board.standings
         if board.verdicts and one.label not in board.compared
     ]
@@ -89,13 +89,13 @@ def verdict_lines(board: Board) -> list[str]:
 
 
 def _sentence(board: Board, pair: Verdict) -> str:
-    return f"{verdict_text(board, pair)}." if pair.shown else f"{pair.first} and {pair.second}: {pair.text}."
+    return f"{verdict_text(board, pair)}." if pair.significant else f"{pair.first} and {pair.second}: {pair.text}."
 
 
 def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
-    """The board as a table in percent, with the marks of `mark`, and the untrained baselines below.
+    """The board as a table in percent, with the marks of `mark` and the untrained baselines below.
 
-    `explain` says below what is unequal about the methods marked †.
+    `explain` adds what is unequal about the methods marked †.
     """
     every = {key for one in board.standings for key in one.scores}
     shown = [board.metric, *(key for key in metrics if key in every and key != board.metric)]
@@ -109,7 +109,7 @@ def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bo
         cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
         rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
     text = markdown_table(["", "method", *map(title, shown), "seeds", "trials", "s / network"], rows)
-    notes = [f"{title(board.metric)} and the others in percent, {board.part}: mean ± 95 % t-interval over seeds."]
+    notes = [f"Scores in percent, {board.part}: mean ± 95 % t-interval over seeds."]
     notes += [legend(board)] if board.standings else []
     if explain:
         notes += [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
@@ -117,7 +117,7 @@ def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bo
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 2) -> str:
-    """A table that is aligned as plain text too; columns after the first `left` ones are right-aligned."""
+    """A table that is aligned as plain text too; columns after the first `left` are right-aligned."""
     lines = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(head))]
     rule = [("-" * width if i < left else "-" * (width - 1) + ":") for i, width in enumerate(widths)]

@@ -1,4 +1,4 @@
-"""The report of a bench: an interactive page in one file, which opens offline; and the same as text."""
+"""The report of a bench: an interactive page in one file that opens offline, and the same as Markdown."""
 
 from nearfield.report.markdown import write_markdown
 from nearfield.report.page import render, write_report

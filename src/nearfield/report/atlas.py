@@ -1,4 +1,4 @@
-"""Maps of the test embeddings in two dimensions: t-SNE, the same items for every method.
+"""Maps of the test embeddings in two dimensions by t-SNE, with the same items for every method.
 
 Axes: Q test images, P points of a map, D embedding dims.
 """
@@ -16,15 +16,15 @@ from nearfield.report.cache import Cache, digest
 from nearfield.report.packing import pack
 
 POINTS = 3_000
-FEWEST = 10  # below, there is nothing to see
-DIMS = 50  # t-SNE starts from so many principal components
+FEWEST = 10  # no map of fewer points
+DIMS = 50  # principal components that t-SNE starts from
 STEPS = 500
 PERPLEXITY = 30.0
 Floats = NDArray[np.float64]
 
 
 def sample(labels: Integers, limit: int = POINTS, seed: int = 0) -> Integers:
-    """At most `limit` items (P,), the same share of every class, ascending."""
+    """At most `limit` items (P,), an equal share of every class, ascending."""
     shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     places = np.arange(min(limit, len(labels))) * len(labels) // min(limit, len(labels))
@@ -32,18 +32,18 @@ def sample(labels: Integers, limit: int = POINTS, seed: int = 0) -> Integers:
 
 
 def maps(embeddings: Sequence[NDArray[Any]], chosen: Integers, cosine: bool, cache: Cache) -> list[Floats]:
-    """A map (P, 2) of the chosen rows of each (Q, D), all turned like the first, within [0, 1]."""
+    """A map (P, 2) of the chosen rows of each (Q, D), all rotated to match the first, within [0, 1]."""
     found: list[Floats] = []
     for each in embeddings:
         rows = each[chosen].astype(np.float32)
         key = digest(rows, f"{cosine} {DIMS} {STEPS} {PERPLEXITY}")
         points = cache.get("map", key, lambda rows=rows: {"points": tsne(rows, cosine)})["points"]  # type: ignore[misc]
-        found.append(turned(points, found[0]) if found else points)
+        found.append(aligned(points, found[0]) if found else points)
     return [_unit(points) for points in found]
 
 
 def tsne(rows: NDArray[np.float32], cosine: bool) -> Floats:
-    """Barnes-Hut t-SNE (P, 2) of embeddings (P, D), centred; the same every time."""
+    """Barnes-Hut t-SNE (P, 2) of embeddings (P, D), centred; deterministic."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -56,8 +56,8 @@ def tsne(rows: NDArray[np.float32], cosine: bool) -> Floats:
     return np.asarray(points - points.mean(axis=0))
 
 
-def turned(points: Floats, like: Floats) -> Floats:
-    """`points` rotated and mirrored to lie on `like` as well as they can (orthogonal Procrustes)."""
+def aligned(points: Floats, like: Floats) -> Floats:
+    """`points` rotated and mirrored to match `like` as closely as possible (orthogonal Procrustes)."""
     left, _, right = np.linalg.svd(points.T @ like)
     return np.asarray(points @ left @ right)
 
@@ -69,7 +69,7 @@ def _unit(points: Floats) -> Floats:
 
 
 def atlas(methods: Sequence[int], found: Sequence[Floats], chosen: Integers) -> dict[str, Any]:
-    """What the page draws: the items, and the coordinates of each method in 1/65,535."""
+    """The data that the page draws: the items, and the coordinates of each method in 1/65,535."""
     packed = [
         {"method": method, "xy": pack(np.round(points * 65_535).astype(np.uint16))}
         for method, points in zip(methods, found, strict=True)

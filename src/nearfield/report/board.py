@@ -1,4 +1,4 @@
-"""The leaderboard as the page needs it: both parts, intervals, verdicts, ranks, budgets, and what is unequal."""
+"""The leaderboard as data for the page: both parts, intervals, verdicts, ranks, budgets, and unequal conditions."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from nearfield.analysis.bias import Entry, ledger
 from nearfield.analysis.leaderboard import Board, Standing, standings
 from nearfield.analysis.statistics import Interval
-from nearfield.analysis.tables import mark, title, verdict_lines, verdict_text
+from nearfield.analysis.tables import mark, title, verdict_text
 from nearfield.bench.results import BenchResults, Part
 
 PARTS: dict[Part, str] = {"separated": "Separated", "concatenated": "Concatenated"}
 ORDER = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
 HELP = {
-    "r_precision": "Share of right images among the R nearest, R being how many right ones there are.",
-    "map@r": "R-precision in which early places count more: mean average precision at R.",
+    "r_precision": "Share of correct images among the R nearest, R being the number of correct ones.",
+    "map@r": "Mean average precision at R: R-precision in which earlier ranks count more.",
     "nmi": "Agreement of k-means clusters with the classes: normalised mutual information.",
-    "precision@1": "Share of queries whose nearest image is right.",
+    "precision@1": "Share of queries whose nearest image is correct.",
 }
 METRIC = "map@r"
 
 
 def metrics(results: BenchResults) -> list[dict[str, str]]:
-    """Every metric that was measured, the board's first, with how it is written and what it says."""
+    """Every measured metric, the board's first, with its title and a short explanation."""
     known = {key for method in results.methods for seed in method.seeds for key in seed.separated}
-    known -= {"precision@1"} if "recall@1" in known else set()  # they are the same
+    known -= {"precision@1"} if "recall@1" in known else set()  # the same
     first = (METRIC, *(key for key in ORDER if key != METRIC))
     order = [*(key for key in first if key in known), *sorted(known - set(first))]
     return [{"key": key, "text": title(key), "help": _help(key)} for key in order]
@@ -32,7 +32,7 @@ def metrics(results: BenchResults) -> list[dict[str, str]]:
 
 def _help(key: str) -> str:
     found = HELP.get(key, "")
-    return f"Share of queries with a right image among the {key[7:]} nearest." if key.startswith("recall@") else found
+    return f"Share of queries with a correct image among the {key[7:]} nearest." if key.startswith("recall@") else found
 
 
 def boards(results: BenchResults) -> dict[Part, Board]:
@@ -43,7 +43,7 @@ def boards(results: BenchResults) -> dict[Part, Board]:
 
 
 def board(results: BenchResults, found: dict[Part, Board]) -> dict[str, Any]:
-    """All parts and the floors."""
+    """All parts and the untrained baselines."""
     number = {method.label: i for i, method in enumerate(results.methods)}
     parts = [_part(each, number, _dims(results, part), len(found) > 1) for part, each in found.items()]
     return {"metric": METRIC, "parts": parts, "floors": [{"name": n, "scores": s} for n, s in results.floors.items()]}
@@ -58,15 +58,14 @@ def _dims(results: BenchResults, part: Part) -> int | None:
 def _part(found: Board, number: dict[str, int], dims: int | None, several: bool) -> dict[str, Any]:
     size = f", {dims} dims" if dims else ""
     notes: dict[Part, str] = {
-        "separated": f"Each fold's network by itself{size}; the mean over folds." if several else "",
-        "concatenated": f"The embeddings of all folds side by side{size}; scored once.",
+        "separated": f"Each fold's network by itself{size}; mean over folds." if several else "",
+        "concatenated": f"The embeddings of all folds concatenated{size}; scored once.",
     }
     return {
         "key": found.part,
         "text": PARTS[found.part],
         "note": notes[found.part],
         "rows": [_row(found, one, number[one.label]) for one in found.standings],
-        "lines": verdict_lines(found)[: 2 if found.verdicts else 3],
         "compared_seeds": list(found.compared_seeds),
         "critical": _critical(found, number),
     }
@@ -85,8 +84,6 @@ def _row(found: Board, one: Standing, method: int) -> dict[str, Any]:
             "text": verdict_text(found, verdict),
             "difference": _interval(verdict.comparison.difference),  # best - this
             "p": verdict.p,
-            "shown": verdict.shown,
-            "more_seeds": verdict.more_seeds,
         },
         "seeds": list(one.seeds),
     }  # fmt: skip
@@ -109,7 +106,7 @@ def _critical(found: Board, number: dict[str, int]) -> dict[str, Any] | None:
 
 
 def methods(results: BenchResults, found: Board) -> list[dict[str, Any]]:
-    """What is known of each method besides its scores, in the order of the results."""
+    """Each method's setting, budget and unequal conditions, in the order of the results."""
     standing = {one.label: one for one in found.standings}
     listed = []
     for method in results.methods:
@@ -129,7 +126,7 @@ def methods(results: BenchResults, found: Board) -> list[dict[str, Any]]:
 
 
 def unequal(results: BenchResults) -> list[str]:
-    """What differs between methods that should not, and whose: what results say of themselves; seeds and trials."""
+    """What should be equal between methods but is not, and for which: conditions, numbers of seeds and of trials."""
     whose: dict[str, list[str]] = {}
     for method in results.methods:
         for fact in method.unequal:
@@ -142,12 +139,12 @@ def unequal(results: BenchResults) -> list[str]:
         most = max(counts.values(), default=0)
         fewer = [f"{label} {count}" for label, count in counts.items() if count != most]
         if fewer:
-            found.append(f"Not the same number of {what}: {', '.join(fewer)}; the others {most}.")
+            found.append(f"Unequal number of {what}: {', '.join(fewer)}; the others have {most}.")
     return found
 
 
 def ledger_entries(results: BenchResults, part: Part = "separated") -> list[dict[str, Any]]:
-    """The bias ledger: each sin with both rankings."""
+    """The bias ledger: each pitfall with both rankings."""
     number = {method.label: i for i, method in enumerate(results.methods)}
     return [_entry(entry, number) for entry in ledger(results, METRIC, part)]
 

@@ -1,4 +1,4 @@
-"""Results of long computations, kept beside the bench: a second report is written in seconds."""
+"""Results of slow computations, stored in the bench's folder, so that the next report takes seconds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Cache:
-    """Arrays by kind and content of what they were computed from; without a folder nothing is kept."""
+    """Arrays by kind and by the content that they were computed from; without a folder nothing is stored."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def get(self, kind: str, key: str, compute: Callable[[], Arrays]) -> Arrays:
-        """What `compute` gives; read from the folder if it was computed before. A damaged file is made again."""
+        """The result of `compute`, read from the folder if it is there. A damaged file is computed again."""
         if self.folder is None:
             return compute()
         path = self.folder / f"{kind}-{key}.npz"
@@ -38,7 +38,7 @@ class Cache:
 
 
 def digest(*parts: NDArray[Any] | str) -> str:
-    """A short hash of arrays and words."""
+    """A short hash of arrays and text."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, str):

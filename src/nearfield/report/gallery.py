@@ -1,4 +1,4 @@
-"""What each method retrieves: neighbours of every query, scores by class, classes that are taken for each other.
+"""What each method retrieves: neighbours of every query, scores by class, confused classes.
 
 Axes: M methods, Q queries (every test image is one), K neighbours, C classes.
 """
@@ -18,22 +18,22 @@ from nearfield.report.cache import Cache, digest
 from nearfield.report.packing import pack, shares
 
 NEIGHBOURS = 8
-PICTURES = 6_000  # in the whole report
-CONFUSIONS = 4_000  # pairs of classes of a method, the most frequent ones
+IMAGES = 6_000  # in the whole report
+CONFUSIONS = 4_000  # most frequent pairs of confused classes, for each method
 Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What one method found."""
+    """What one method retrieved."""
 
-    method: int  # its number in the results
+    method: int  # its index in the results
     scores: Floats  # (Q,) average precision at R; NaN for a query without a match
     near: Integers  # (Q, K) nearest first
 
 
 def answers(method: int, embeddings: NDArray[np.float16], scores: Floats, distance: str, cache: Cache) -> Answers:
-    """The nearest other test images of each, exact."""
+    """The nearest other test images of every test image, by exact search."""
     k = min(NEIGHBOURS, len(embeddings) - 1)
 
     def search() -> dict[str, NDArray[Any]]:
@@ -48,28 +48,29 @@ def answers(method: int, embeddings: NDArray[np.float16], scores: Floats, distan
     return Answers(method, np.asarray(scores), found.astype(np.int64))
 
 
-def choose_queries(found: Sequence[Answers], labels: Integers, limit: int = PICTURES) -> Integers:
-    """Queries (ascending) whose pictures and neighbours are `limit` images at most; all of them if these are not more.
+def choose_queries(found: Sequence[Answers], labels: Integers, limit: int = IMAGES) -> Integers:
+    """Queries (ascending) that need at most `limit` images, their neighbours included; all queries if possible.
 
-    Otherwise by turns: the hardest for all methods, the most disputed between methods, and any; classes in turn too.
+    Otherwise taken in turn from the hardest for all methods, those on which methods disagree most, and random ones;
+    classes take turns too.
     """
     if len(labels) <= limit:
         return np.arange(len(labels))
     chosen: list[int] = []
-    pictures: set[int] = set()
+    needed: set[int] = set()
     for query in _by_turns(np.stack([each.scores for each in found]), labels):
-        needed = {query, *chain.from_iterable(each.near[query].tolist() for each in found)}
-        if len(pictures | needed) > limit:
+        more = {query, *chain.from_iterable(each.near[query].tolist() for each in found)}
+        if len(needed | more) > limit:
             break
-        pictures |= needed
+        needed |= more
         chosen.append(query)
     return np.array(sorted(chosen), dtype=np.int64)
 
 
 def _by_turns(scores: Floats, labels: Integers) -> Iterator[int]:
-    """Every query with a score in all of `scores` (M, Q), once."""
+    """Every query with a score from all methods, once; `scores` is (M, Q)."""
     usable = np.flatnonzero(~np.isnan(scores).any(axis=0))
-    usable = np.random.Generator(np.random.PCG64(0)).permutation(usable)  # also decides between equal scores
+    usable = np.random.Generator(np.random.PCG64(0)).permutation(usable)  # breaks ties between equal scores
     mean, dispute = scores[:, usable].mean(axis=0), np.ptp(scores[:, usable], axis=0)
     orders = (np.argsort(mean, kind="stable"), np.argsort(-dispute, kind="stable"), np.arange(len(usable)))
     lists = [_classes_in_turn(usable[order], labels) for order in orders]
@@ -77,7 +78,7 @@ def _by_turns(scores: Floats, labels: Integers) -> Iterator[int]:
 
 
 def _classes_in_turn(order: Integers, labels: Integers) -> Integers:
-    """The first query of every class in the order given, then the second of every class, and so on."""
+    """The first query of every class in the given order, then the second of every class, and so on."""
     by_class = np.argsort(labels[order], kind="stable")
     starts = np.r_[0, np.flatnonzero(np.diff(labels[order][by_class])) + 1]
     sizes = np.diff(np.r_[starts, len(order)])
@@ -86,13 +87,13 @@ def _classes_in_turn(order: Integers, labels: Integers) -> Integers:
     return order[np.argsort(turn, kind="stable")]
 
 
-def pictured(found: Sequence[Answers], queries: Integers) -> Integers:
+def images_shown(found: Sequence[Answers], queries: Integers) -> Integers:
     """The queries and all their neighbours, ascending."""
     return np.unique(np.concatenate([queries, *(each.near[queries].ravel() for each in found)]))
 
 
 def by_class(found: Answers, labels: Integers) -> tuple[Floats, Floats]:
-    """Mean average precision and share of right first neighbours of each class, (C,) each, over scored queries."""
+    """Mean average precision and share of correct first neighbours by class, (C,) each, over queries with a score."""
     scored = ~np.isnan(found.scores)
     own, first = labels[scored], labels[found.near[scored, 0]]
     size = np.bincount(own, minlength=labels.max() + 1)
@@ -103,7 +104,7 @@ def by_class(found: Answers, labels: Integers) -> tuple[Floats, Floats]:
 
 
 def confusions(found: Answers, labels: Integers) -> Integers:
-    """Rows (class, class of the wrong first neighbour, how often), most frequent first."""
+    """Rows (class, class of the wrong first neighbour, count), most frequent first."""
     classes = int(labels.max()) + 1
     first = labels[found.near[:, 0]]
     wrong = first != labels
@@ -113,7 +114,7 @@ def confusions(found: Answers, labels: Integers) -> Integers:
 
 
 def gallery(found: Sequence[Answers], queries: Integers, labels: Integers, seed: int, part: str) -> dict[str, Any]:
-    """What the page shows of each method."""
+    """The data that the page shows for each method."""
     number = np.uint16 if len(labels) <= 65_535 else np.uint32
     methods = []
     for each in found:

@@ -1,4 +1,4 @@
-"""The test images that a report shows: their classes, and their pictures if there are any.
+"""The test items that a report shows: their classes, and their images if there are any.
 
 Axes: Q test images, C test classes.
 """
@@ -18,14 +18,14 @@ from nearfield.errors import InputError, NearfieldError, RunError
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Test images in the order of the embeddings."""
+    """Test items in the order of the embeddings."""
 
     rows: Integers  # (Q,) of the dataset
     labels: Integers  # (Q,) 0..C-1
     class_names: tuple[str, ...]  # C
     class_category: Integers  # (C,)
     category_names: tuple[str, ...]
-    images: Images | None  # None: features, of which there are no pictures
+    images: Images | None  # None for features without images
     files: tuple[str, ...]  # Q paths, or none
     fingerprint: str  # of the dataset with the images
 
@@ -34,24 +34,24 @@ class Items:
 
 
 def open_items(data: dict[str, Any], pictures: str | None = None) -> Items:
-    """The test images of the dataset described by `data`; RunError if it is not here, or not the same any more.
+    """The test items of the dataset described by `data`; RunError if it is missing or has changed.
 
-    `pictures` names a dataset with the pictures of the same rows, for a bench that was run on features.
+    `pictures` names a dataset with the images of the same rows, for a bench on features.
     """
     try:
         dataset = load(str(data["name"]))
     except NearfieldError as error:
-        raise RunError(f"the data cannot be read here: {error}") from error
+        raise RunError(f"the dataset cannot be read here: {error}") from error
     if dataset.fingerprint != data["fingerprint"]:
         raise RunError(
-            f"the data {dataset.name} on this machine ({dataset.fingerprint[:12]}) is not what the bench was run on "
-            f"({str(data['fingerprint'])[:12]}); write the report where it was run."
+            f"dataset {dataset.name} on this machine ({dataset.fingerprint[:12]}) differs from the one that the bench "
+            f"was run on ({str(data['fingerprint'])[:12]}); write the report where the bench was run."
         )
     return items_of(dataset, load(pictures) if pictures else None)
 
 
 def items_of(dataset: Dataset, pictures: Dataset | None = None) -> Items:
-    """The test images of `dataset`, with the pictures and names of another dataset of the same rows if given."""
+    """The test items of `dataset`, with the images and names of another dataset of the same rows if given."""
     shown = _same_rows(dataset, pictures) if pictures else dataset
     rows = dataset.test_rows()
     classes, labels = np.unique(shown.labels[rows], return_inverse=True)
@@ -71,17 +71,18 @@ def items_of(dataset: Dataset, pictures: Dataset | None = None) -> Items:
 
 
 def _same_rows(dataset: Dataset, pictures: Dataset) -> Dataset:
-    """`pictures`, or InputError if its rows cannot be those of `dataset`."""
+    """`pictures`, or InputError if its rows do not match those of `dataset`."""
     if len(pictures.labels) != len(dataset.labels):
         raise InputError(
-            f"pictures must name data with the {len(dataset.labels):,} rows of {dataset.name}; "
-            f"{pictures.name} has {len(pictures.labels):,}."
+            f"pictures must name a dataset with the {len(dataset.labels):,} rows of {dataset.name}; "
+            f"got {pictures.name}, which has {len(pictures.labels):,}."
         )
     pairs = np.unique(np.stack([dataset.labels, pictures.labels]), axis=1).shape[1]
     if not pairs == len(np.unique(dataset.labels)) == len(np.unique(pictures.labels)):
         raise InputError(
-            f"pictures must name data with the classes of {dataset.name} row by row; {pictures.name} differs."
+            f"pictures must name a dataset with the classes of {dataset.name} row by row; got {pictures.name}, whose "
+            "classes differ."
         )
     if pictures.are_features:
-        raise InputError(f"pictures must name data with pictures; {pictures.name} holds features.")
+        raise InputError(f"pictures must name a dataset of images; got {pictures.name}, which holds features.")
     return pictures

@@ -1,4 +1,4 @@
-"""The report as text, for a repository or a paper: Markdown, and two pictures beside it."""
+"""The report as Markdown, for a repository or a paper, with two figures beside it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from nearfield.report.page import read_bench
 
 
 def write_markdown(bench: Path, out: Path) -> list[Path]:
-    """Write the report of the bench in folder `bench` to `out`, and its pictures beside it; all that was written."""
+    """Write the report of the bench in folder `bench` to `out`, and its figures beside it; the files written."""
     results = read_bench(bench)
     boards, entries = board.boards(results), ledger(results)
     lead = boards["separated"]
-    pictures = {}
+    figures = {}
     if lead.critical and lead.critical.can_differ:
-        pictures["ranks"] = svg(ranks_figure(lead))
+        figures["ranks"] = svg(ranks_figure(lead))
     if moved := _most_moved(entries):
-        pictures["slope"] = svg(slope_figure(moved))
-    files = {name: out.with_name(f"{out.stem}-{name}.svg") for name in pictures}
+        figures["slope"] = svg(slope_figure(moved))
+    files = {name: out.with_name(f"{out.stem}-{name}.svg") for name in figures}
     for name, file in files.items():
-        write_text(file, pictures[name])
+        write_text(file, figures[name])
     write_text(out, markdown(results, boards, entries, {name: file.name for name, file in files.items()}))
     return [out, *files.values()]
 
@@ -42,8 +42,8 @@ def _most_moved(entries: list[Entry]) -> Entry | None:
     return min(known, key=lambda entry: (-len(entry.honest), entry.tau), default=None)
 
 
-def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Entry], pictures: dict[str, str]) -> str:
-    """The text; `pictures` are files by name, "ranks" and "slope"."""
+def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Entry], figures: dict[str, str]) -> str:
+    """The text; `figures` are file names by figure, "ranks" and "slope"."""
     shown = [metric["key"] for metric in board.metrics(results)]
     lead = boards["separated"]
     parts = [
@@ -56,24 +56,24 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     for part, found in boards.items():
         parts += [f"## Leaderboard, {part}", standings_markdown(found, shown, explain=False)]
     if unequal := board.unequal(results):
-        parts += ["## † What is unequal", _items(unequal)]
-    if "ranks" in pictures:
-        parts.append(f"![Mean ranks, and what is not different]({pictures['ranks']})")
+        parts += ["## † Unequal conditions", _items(unequal)]
+    if "ranks" in figures:
+        parts.append(f"![Mean ranks and the critical difference]({figures['ranks']})")
     parts += ["## Verdicts", _items([*verdict_lines(lead), *_ranks_missing(lead)])]
     if entries:
-        parts += ["## What the classical sins do to the ranking", ledger_markdown(entries)]
-    if "slope" in pictures:
-        parts.append(f"![The honest ranking and the one that differs most from it]({pictures['slope']})")
+        parts += ["## How known pitfalls change the ranking", ledger_markdown(entries)]
+    if "slope" in figures:
+        parts.append(f"![The honest ranking and the one that differs most from it]({figures['slope']})")
     if claims := published.papers(results, boards):
-        parts += ["## Beside the papers", *_papers(claims, results, boards)]
+        parts += ["## Published numbers", *_papers(claims, results, boards)]
     if any(one.trial is not None for one in lead.standings):
-        parts += ["## Settings chosen", "By validation; trial 0 is the published setting.", _settings(lead)]
-    text = escape("\n\n".join(part.strip() for part in parts), quote=False)  # viewers of Markdown let HTML through
+        parts += ["## Settings chosen", "Chosen by validation; trial 0 is the published setting.", _settings(lead)]
+    text = escape("\n\n".join(part.strip() for part in parts), quote=False)  # Markdown viewers pass HTML through
     return "\n\n".join([text, "## Provenance", *_provenance(results)]) + "\n"
 
 
 def _ranks_missing(lead: Board) -> list[str]:
-    """Why there is no diagram of ranks, where the critical difference exceeds its axis."""
+    """Why there is no diagram of ranks, if the critical difference exceeds its axis."""
     if lead.critical is None or lead.critical.can_differ:
         return []
     seeds, most = len(lead.compared_seeds), len(lead.compared) - 1
@@ -86,8 +86,8 @@ def _items(lines: Iterable[str]) -> str:
 
 
 def _papers(published: dict[str, Any], results: BenchResults, boards: dict[Part, Board]) -> list[str]:
-    """A table for each of the papers', ours beside theirs."""
-    parts = [f"Ours: {published['ours']}. Other networks and other training: compare the order, not the numbers."]
+    """A table for each published one, with our scores beside theirs."""
+    parts = [f"Ours: {published['ours']}. Networks and training differ: compare the ranking, not the scores."]
     for table in published["tables"]:
         ours = {one.label: one for one in boards[table["part"]].standings}
         metrics = [metric for metric in table["metrics"] if metric in ("recall@1", "map@r", "nmi")]
@@ -100,7 +100,7 @@ def _papers(published: dict[str, Any], results: BenchResults, boards: dict[Part,
         taus = ", ".join(f"{title(m)} {table['taus'][m]:.2f}" for m in metrics if table["taus"][m] is not None)
         parts += [
             f"### {table['title']}: {table['network']}",
-            f"{table['part'].capitalize()}. {table['differs']} Kendall's τ between our order and theirs: {taus}.",
+            f"{table['part'].capitalize()}. {table['differs']} Kendall's τ between the two rankings: {taus}.",
             markdown_table(head, rows, left=1),
         ]
     return parts
@@ -111,7 +111,7 @@ def _published(value: float, half: float | None) -> str:
 
 
 def _settings(found: Board) -> str:
-    """What the search chose, by validation; trial 0 is the published setting."""
+    """The settings that the search chose."""
     rows = []
     for one in found.standings:
         setting = ", ".join(f"{key.split('.')[-1]} {_number(value)}" for key, value in one.params.items())
@@ -126,6 +126,6 @@ def _number(value: Any) -> str:
 def _provenance(results: BenchResults) -> list[str]:
     found = provenance.provenance(results)
     parts = [escape(_items(f"{name}: {value}" for name, value in found["facts"].items()), quote=False)]
-    parts += [f"```toml\n{found['toml'].strip()}\n```"]  # a block of code shows what it holds
+    parts += [f"```toml\n{found['toml'].strip()}\n```"]  # a code block needs no escaping
     missing = escape(_items(found["missing"]), quote=False)
     return [*parts, f"Not finished:\n\n{missing}"] if missing else parts

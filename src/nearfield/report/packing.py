@@ -1,4 +1,4 @@
-"""Numbers and text on their way into a page: compact, and unable to break out of it."""
+"""Numbers and text for embedding in a page: compact, and escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def pack(array: NDArray[Any]) -> dict[str, str]:
-    """An array as base64 of its little-endian bytes, with the name of its type; the page makes a typed array of it."""
+    """An array as base64 of its little-endian bytes, with its dtype; the page turns it into a typed array."""
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     return {"type": array.dtype.name, "bytes": base64.b64encode(little.tobytes()).decode()}
 
@@ -31,7 +31,7 @@ def shares(values: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def script_json(value: Any) -> str:
-    """`value` as JSON that may stand in a script element whatever its strings are; a number that is none is null."""
+    """`value` as JSON that is safe in a script element whatever its strings are; NaN and infinity become null."""
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)

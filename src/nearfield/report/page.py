@@ -1,4 +1,4 @@
-"""The report of a bench: one HTML file that opens offline, with everything in it."""
+"""The report of a bench: one self-contained HTML file that opens offline."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from nearfield.report.thumbnails import Sheets, cached_sheets
 SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
 CACHE = "report-cache"  # folder in that of the bench
 NOTHING_TO_SHOW = (
-    "There are no embeddings of the first seed with a score for each test image; the folders of the runs may be "
-    "elsewhere, or queries may search a gallery of their own."
+    "No embeddings of the first seed with a score for every test image were found: the run folders may be elsewhere, "
+    "or the queries search a separate gallery."
 )
 Say = Callable[[str], None]
 
 
 def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say = lambda line: None) -> Path:
-    """Write the report of the bench in folder `bench` to the file `out`; what is not finished is listed as such.
+    """Write the report of the bench in folder `bench` to the file `out`; unfinished tasks are listed.
 
-    `pictures` names a dataset with the pictures of the same rows, for a bench of features. `say` is told what is being
-    done. Maps and neighbours are kept in the bench's folder, so that the next report is quick.
+    `pictures` names a dataset with the images of the same rows, for a bench on features. `say` is called with each
+    stage. Neighbours, maps and thumbnails are cached in the bench's folder, so that the next report takes seconds.
     """
     results = read_bench(bench)
     try:
@@ -55,19 +55,19 @@ def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say =
 
 
 def read_bench(bench: Path) -> BenchResults:
-    """The results in a bench's folder; RunError if there is nothing to report yet."""
+    """The results of a bench's folder; RunError if there is nothing to report yet."""
     from nearfield.bench.read_results import open_results
 
     results = open_results(bench)
     if not any(method.seeds for method in results.methods):
         raise RunError(
-            f"no method of the bench in {bench} has a finished seed; go on with `nearfield bench --out {bench}`."
+            f"no method of the bench in {bench} has a finished seed; resume it with `nearfield bench --out {bench}`."
         )
     return results
 
 
 def render(results: BenchResults, items: Items | str, cache: Cache, say: Say = lambda line: None) -> str:
-    """The page as text; `items` may be the reason why there are none."""
+    """The page as HTML; `items` may be the reason why there are none."""
     boards = board.boards(results)
     lead = next(iter(boards.values()))
     data: dict[str, Any] = {
@@ -87,13 +87,13 @@ def render(results: BenchResults, items: Items | str, cache: Cache, say: Say = l
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What needs embeddings and pictures
+# Sections that need embeddings and images
 
 
 def _shown(
     results: BenchResults, items: Items | str, lead: Board, cache: Cache, say: Say
 ) -> tuple[dict[str, Any], Sheets | None]:
-    """Atlas, gallery and pair weights with the pictures that they need; or why they are not there."""
+    """Atlas, gallery and pair weights with their thumbnails; or why they are missing."""
     if isinstance(items, str):
         return {"why": items}, None
     found = _embeddings(results, len(items))
@@ -115,29 +115,28 @@ def _shown(
     batch = pair_weights.choose_batch(items.labels)
     say("Pair weights")
     weights = pair_weights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
-    pictured = _pictured(items, gallery.pictured(answered, queries), points)
-    say(f"Thumbnails of {len(pictured):,} pictures")
+    thumbs = _thumbs(items, gallery.images_shown(answered, queries), points)
+    say(f"Thumbnails of {len(thumbs):,} images")
     sheets = None
-    if items.images is not None and len(pictured):
-        sheets = cached_sheets(items.images, items.rows[pictured], items.fingerprint, cache)
+    if items.images is not None and len(thumbs):
+        sheets = cached_sheets(items.images, items.rows[thumbs], items.fingerprint, cache)
     first = results.methods[order[0]].seeds[0]
     return {
         "why": None,
-        "items": _item_facts(items, pictured if sheets else np.zeros(0, dtype=np.int64)),
+        "items": _item_facts(items, thumbs if sheets else np.zeros(0, dtype=np.int64)),
         "sheets": sheets.facts() if sheets else None,
         "atlas": atlas.atlas(order, maps, points) if maps else None,
         "gallery": gallery.gallery(answered, queries, items.labels, first.seed, _part(results, order[0])),
         "weights": {
             "batch": pack(items.labels[batch].astype(np.uint16)),
             "of": order[0],
-            "neighbourhoods": pair_weights.NEIGHBOURHOODS,
             "losses": weights,
         } if weights else None,
     }, sheets  # fmt: skip
 
 
 def _embeddings(results: BenchResults, count: int) -> dict[int, NDArray[np.float16]]:
-    """By method, of those that have a row for each test image."""
+    """By method, for those with a row for every test image."""
     found = {}
     for number, method in enumerate(results.methods):
         rows = results.embeddings(method.label) if method.seeds else None
@@ -155,22 +154,22 @@ def _part(results: BenchResults, number: int) -> Part:
 
 
 def _query_scores(results: BenchResults, found: dict[int, NDArray[np.float16]]) -> dict[int, NDArray[Any]]:
-    """Of the first seed, by method, where every test image is a query."""
+    """Scores of the first seed by method, where every test image is a query."""
     scores = {n: results.queries(results.methods[n].label, "map@r", _part(results, n))[0] for n in found}
     return {number: each for number, each in scores.items() if len(each) == len(found[number])}
 
 
-def _pictured(items: Items, needed: Integers, points: Integers) -> Integers:
-    """What gets a thumbnail: all that the gallery shows, then points of the map as far as they fit."""
+def _thumbs(items: Items, needed: Integers, points: Integers) -> Integers:
+    """Items that get a thumbnail: all that the gallery shows, then points of the map as far as there is room."""
     if items.images is None:
         return np.zeros(0, dtype=np.int64)
-    more = np.setdiff1d(points, needed)[: max(0, gallery.PICTURES - len(needed))]
+    more = np.setdiff1d(points, needed)[: max(0, gallery.IMAGES - len(needed))]
     return np.concatenate([needed, more])
 
 
-def _item_facts(items: Items, pictured: Integers) -> dict[str, Any]:
+def _item_facts(items: Items, chosen: Integers) -> dict[str, Any]:
     thumbs = np.full(len(items), -1, dtype=np.int32)
-    thumbs[pictured] = np.arange(len(pictured))
+    thumbs[chosen] = np.arange(len(chosen))
     return {
         "labels": pack(items.labels.astype(np.uint16 if len(items.class_names) <= 65_535 else np.uint32)),
         "classes": items.class_names,

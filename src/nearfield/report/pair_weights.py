@@ -1,4 +1,4 @@
-"""Pair weights of the losses of a bench: curves over similarity, and the weights over one real batch.
+"""Pair weights of the losses of a bench: curves over similarity, and the weights of one real batch.
 
 Axes: B items of the batch, T points of a curve.
 """
@@ -19,13 +19,12 @@ from nearfield.report.packing import pack
 
 CLASSES, PER_CLASS = 8, 6
 POINTS = 49
-NEIGHBOURHOODS = ("far", "middle", "near")
-TRIALS = 20  # random neighbourhoods in which the dependence is measured
+TRIALS = 20  # random neighbourhoods for measuring what a weight depends on
 PREFIX = "method.params."
 
 
 def choose_batch(labels: Integers, seed: int = 0) -> Integers:
-    """Items of one batch, `PER_CLASS` of each of `CLASSES` classes, by class; fewer where there are not so many."""
+    """Items of one batch: `PER_CLASS` of each of `CLASSES` classes, by class, or fewer if there are fewer."""
     rng = np.random.Generator(np.random.PCG64(seed))
     classes, counts = np.unique(labels, return_counts=True)
     usable = classes[counts >= 2]
@@ -37,7 +36,7 @@ def choose_batch(labels: Integers, seed: int = 0) -> Integers:
 def pair_weight_section(
     results: BenchResults, embeddings: NDArray[Any], labels: Integers, cache: Cache
 ) -> list[dict[str, Any]]:
-    """What the page draws of each pair loss; `embeddings` (B, D) and `labels` (B,) are the batch."""
+    """The data that the page draws for each pair loss; `embeddings` (B, D) and `labels` (B,) are the batch."""
     found = []
     for number, method in enumerate(results.methods):
         loss = _loss(method)
@@ -51,12 +50,12 @@ def pair_weight_section(
 
 
 def _settings(method: MethodResult) -> dict[str, Any]:
-    """The parameters of the loss in its chosen setting."""
+    """The loss parameters of the chosen setting."""
     return {key.removeprefix(PREFIX): value for key, value in method.params.items() if key.startswith(PREFIX)}
 
 
 def _loss(method: MethodResult) -> Any | None:
-    """The method's loss if it is one over the pairs of a batch, as `nearfield weights` draws it."""
+    """The method's loss if it is a pair loss over a batch, set up as in `nearfield weights`."""
     from nearfield import losses
     from nearfield.inspection.pair_weighting import TABLE_PARAMS
     from nearfield.pairs import PairLoss
@@ -66,7 +65,7 @@ def _loss(method: MethodResult) -> Any | None:
         if not issubclass(known.build, PairLoss) or "dim" in known.parameters:
             return None
         return losses.create(method.name, **{**TABLE_PARAMS.get(method.name, {}), **_settings(method)}).eval()
-    except NearfieldError:  # not registered here, or with parameters of another version
+    except NearfieldError:  # not registered here, or parameters of another version
         return None
 
 
@@ -99,7 +98,7 @@ def _facts(method: MethodResult) -> dict[str, Any]:
 
 
 def _drawing(arrays: Arrays) -> dict[str, Any]:
-    """Curves as numbers of three figures, the batch as shares of its largest weight in 1/127."""
+    """Curves to three significant digits, the batch in 1/127 of its largest weight."""
     top = float(np.abs(arrays["batch"]).max()) or 1.0
     curves = {
         kind: [[float(f"{w:.3g}") for w in curve] for curve in arrays[kind].tolist()]

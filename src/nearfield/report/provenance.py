@@ -1,4 +1,4 @@
-"""What the numbers of a bench depend on, and the command that makes them again."""
+"""What the numbers of a bench depend on, and the command that reproduces them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {"nearfield": "Nearfield", "commit": "Commit", "python": "Python", "torc
 
 
 def command(config: BenchConfig) -> str:
-    """The command line that runs this bench: every key that differs from its default."""
+    """The command that runs this bench, with every key that differs from its default."""
     default = dict(_leaves(BenchConfig().model_dump(mode="json")))
     changed = [(k, v) for k, v in _leaves(config.model_dump(mode="json")) if k not in default or default[k] != v]
     return " ".join(["nearfield bench", *(f"--set {shlex.quote(f'{key}={_toml(value)}')}" for key, value in changed)])
@@ -39,7 +39,7 @@ def _toml(value: Any) -> str:
 
 
 def provenance(results: BenchResults) -> dict[str, Any]:
-    """Facts, protocol, command, configuration, and what is missing."""
+    """Facts, protocol, command, configuration, and missing tasks."""
     seeds = sorted({seed.seed for method in results.methods for seed in method.seeds})
     facts = {
         "Bench": results.digest,
@@ -62,7 +62,7 @@ def provenance(results: BenchResults) -> dict[str, Any]:
 
 
 def _reproduce(results: BenchResults) -> tuple[str, str]:
-    """The command and the configuration; the latter as JSON if it is of another version and cannot be read here."""
+    """The command and the TOML configuration; no command, and JSON, if this version cannot read the configuration."""
     try:
         config = build_config(BenchConfig, results.config)
     except InputError:

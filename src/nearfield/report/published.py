@@ -1,4 +1,4 @@
-"""Published numbers of CUB-200-2011, to stand beside ours; percent in the tables, shares in what is returned.
+"""Published scores on CUB-200-2011 for comparison with ours; percent in the tables, shares in what is returned.
 
 From Fehervari et al., Unbiased Evaluation of Deep Metric Learning Algorithms, 2019, and from the supplement of Zheng et
 al., Deep Relational Metric Learning, ICCV 2021, which follows the protocol of Musgrave et al., 2020.
@@ -49,10 +49,10 @@ Scores = dict[str, tuple[float, float | None]]  # metric -> value and half-width
 
 @dataclass(frozen=True)
 class Source:
-    """A table of a paper."""
+    """A published table."""
 
     title: str
-    part: Part  # what it may be compared with
+    part: Part  # comparable with this part
     network: str
     differs: str
     rows: dict[str, Scores]  # by our names
@@ -62,12 +62,8 @@ def sources() -> list[Source]:
     """Every table."""
     evaluation = "Unbiased Evaluation of Deep Metric Learning Algorithms (2019)"
     relational = "Deep Relational Metric Learning, supplement (2021), after A Metric Learning Reality Check (2020)"
-    classic = (
-        "One network for all training classes, without intervals; Proxy-Softmax has 2048 bits, DREML is an ensemble."
-    )
-    checked = (
-        "Four folds, intervals over ten runs; N. Softmax is beside proxy_softmax, MS has its miner, drml is DRML-PA."
-    )
+    classic = "One network for all training classes, no intervals; Proxy-Softmax has 2048 bits, DREML is an ensemble."
+    checked = "Four folds, intervals over ten runs; N. Softmax is proxy_softmax, MS has its miner, drml is DRML-PA."
     return [
         Source(evaluation, "separated", "Inception-BN, 64 dims", classic, _column(UNBIASED, 0, UNBIASED_METRICS)),
         Source(evaluation, "separated", "ResNet-50 v2", classic, _column(UNBIASED, 1, UNBIASED_METRICS)),
@@ -96,7 +92,7 @@ def _pairs(table: str, column: int) -> dict[str, Scores]:
 
 
 def papers(results: BenchResults, boards: dict[Part, Board]) -> dict[str, Any] | None:
-    """Tables with at least two of our methods; None if the data is not CUB-200-2011."""
+    """Tables with at least two of our methods; None unless the data is CUB-200-2011."""
     if (results.data.get("images"), results.data.get("classes")) != (11_788, 200):
         return None
     number = {method.label: i for i, method in enumerate(results.methods)}

@@ -1,4 +1,4 @@
-"""What a bench found in a few words: title, figures, finding, and what to know before believing it."""
+"""A bench in a few sentences: title, facts, finding, and notices to read before trusting it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nearfield.bench.results import BenchResults
 
 
 def title(results: BenchResults) -> str:
-    """How many methods, on what."""
+    """Number of methods and the dataset."""
     count = sum(bool(method.seeds) for method in results.methods)
     name = str(results.data.get("name", "unknown data"))
     return f"{count} method{'s' * (count != 1)} on {Path(name).name or name}"
 
 
 def facts(results: BenchResults) -> list[tuple[str, str]]:
-    """What was compared, in a few figures."""
+    """Test and training part, protocol, seeds and search, for the head of the report."""
     data, seeds = results.data, sorted({len(m.seeds) for m in results.methods if m.seeds})
     trials = sorted({len(method.trials) for method in results.methods})
     unseen = "" if results.protocol.get("test") == "closed" else " unseen in training"
@@ -32,30 +32,30 @@ def facts(results: BenchResults) -> list[tuple[str, str]]:
         ("Seeds", " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))),
     ]
     if trials[-1]:
-        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials a method"))
+        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials per method"))
     return found
 
 
 def finding(found: Board) -> list[str]:
-    """What the leaderboard says: the best, those like it, and the best untrained baseline."""
+    """The result: the best, those not significantly different from it, and the best untrained baseline."""
     first = found.standings[0]
     lines = [
         f"{first.label} has the highest mean {metric_title(found.metric)}, {percent(first.scores[found.metric])} %."
     ]
     others = [label for label in found.like_best if label != found.best]
     if found.verdicts is None and len(found.standings) > 1:
-        lines.append("No two methods share two finished seeds, so no difference between methods is shown.")
+        lines.append("No two methods share two finished seeds, so no difference can be tested.")
     elif others and len(others) + 1 == len(found.compared):
-        lines.append("No other method is shown to be worse.")
+        lines.append("No other method is significantly worse.")
     elif others:
-        lines.append(f"{len(others)} other{'s' * (len(others) != 1)} cannot be told from it: {', '.join(others)}.")
+        lines.append(f"Not significantly different from it: {', '.join(others)}.")
     elif found.verdicts is not None and found.best not in found.below_baseline:
         lines.append(f"{found.best} is significantly better than every other method.")
     return lines + baseline_lines(found)
 
 
 def notices(results: BenchResults) -> list[str]:
-    """What a reader should know before trusting the numbers: what `nearfield lint` finds, and what is missing."""
+    """What `nearfield lint` finds in the bench, and unfinished tasks."""
     found = [sin.text for sin in lint_results(results)]
     if results.missing:
         count = len(results.missing)

@@ -1,7 +1,4 @@
-"""Small pictures on a few large sheets: a browser reads a dozen files where it would choke on thousands.
-
-Axes: P pictures, H and W pixels.
-"""
+"""Thumbnails on a few large sheets: a browser handles a dozen images where thousands would be slow."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from nearfield.data.dataset import Images, Integers
 from nearfield.data.pictures import in_order, resized
 from nearfield.report.cache import Arrays, Cache, digest
 
-SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail, the largest that keeps all sheets within BYTES
+SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail: the largest that keeps all sheets within BYTES
 COLUMNS, PER_SHEET = 16, 384
 BYTES = 5_500_000  # of all sheets, before base64 adds a third
 QUALITY = 50
@@ -27,7 +24,7 @@ QUALITY = 50
 
 @dataclass(frozen=True)
 class Sheets:
-    """Thumbnails in reading order, `COLUMNS` a row, `PER_SHEET` a sheet."""
+    """Thumbnails in reading order, `COLUMNS` per row, `PER_SHEET` per sheet."""
 
     side: int
     sheets: tuple[bytes, ...]  # WebP
@@ -36,13 +33,13 @@ class Sheets:
         return {"side": self.side, "columns": COLUMNS, "per_sheet": PER_SHEET, "sheets": len(self.sheets)}
 
     def arrays(self) -> Arrays:
-        """As a cache keeps them."""
+        """As stored in a cache."""
         parts = {str(number): np.frombuffer(sheet, dtype=np.uint8) for number, sheet in enumerate(self.sheets)}
         return {"side": np.array(self.side), **parts}
 
     @classmethod
     def of(cls, arrays: Arrays) -> Sheets:
-        """What `arrays` was made from."""
+        """The sheets that `arrays` was made from."""
         return cls(int(arrays["side"]), tuple(arrays[str(number)].tobytes() for number in range(len(arrays) - 1)))
 
     def base64(self) -> list[str]:
@@ -50,13 +47,13 @@ class Sheets:
 
 
 def cached_sheets(images: Images, rows: Integers, fingerprint: str, cache: Cache) -> Sheets:
-    """`make_sheets`, kept by the fingerprint of the dataset that the images are of."""
+    """`make_sheets`, cached by the fingerprint of the images' dataset."""
     key = digest(rows, f"{fingerprint} {SIDES} {COLUMNS} {PER_SHEET} {BYTES} {QUALITY}")
     return Sheets.of(cache.get("thumbnails", key, lambda: make_sheets(images, rows).arrays()))
 
 
 def make_sheets(images: Images, rows: Integers, limit: int = BYTES) -> Sheets:
-    """Sheets of the pictures in `rows`, as large as `limit` allows; the first sheet tells how much a size takes."""
+    """Sheets of the images in `rows`, as large as `limit` bytes allow, estimated from the first sheet."""
     count = -(-len(rows) // PER_SHEET)
     read = _reader(images)
     thumbs: list[Image.Image] = list(in_order(lambda i: read(int(rows[i])), len(rows)))  # at the largest side
@@ -69,12 +66,12 @@ def make_sheets(images: Images, rows: Integers, limit: int = BYTES) -> Sheets:
 
 
 def _reader(images: Images) -> Callable[[int], Image.Image]:
-    """How a picture is read: its middle square, not larger than the largest side."""
+    """Reads an image by row: its middle square, not larger than the largest side."""
     source = images.at(size=SIDES[0], resize="crop") if isinstance(images, Pictures) else images
 
     def read(row: int) -> Image.Image:
-        picture = Image.fromarray(np.ascontiguousarray(source[row])).convert("RGB")
-        return resized(picture, min(SIDES[0], *picture.size), "crop")
+        image = Image.fromarray(np.ascontiguousarray(source[row])).convert("RGB")
+        return resized(image, min(SIDES[0], *image.size), "crop")
 
     return read
 
@@ -83,7 +80,7 @@ def _sheet(thumbs: Sequence[Image.Image], side: int) -> bytes:
     rows = -(-len(thumbs) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * side, rows * side))
     for number, thumb in enumerate(thumbs):
-        small = thumb.width < side  # enlarge as squares: what the network saw
+        small = thumb.width < side  # enlarge pixels as squares: what the network saw
         how = Image.Resampling.NEAREST if small else Image.Resampling.BOX
         sheet.paste(thumb.resize((side, side), how), (number % COLUMNS * side, number // COLUMNS * side))
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Learning curves and the search of hyper-parameters, as the page draws them.
+"""Learning curves and hyper-parameter searches, as data for the page.
 
 Axes: S seeds, T steps, N trials.
 """
@@ -16,12 +16,12 @@ from nearfield.bench.results import BenchResults, Fold, MethodResult, Scores, Tr
 from nearfield.errors import NearfieldError
 from nearfield.losses.registry import Real, method
 
-FEWEST = 4  # complete trials from which an importance is given
+FEWEST = 4  # complete trials needed for an importance
 Curve = tuple[tuple[int, Scores], ...]
 
 
 def curves(results: BenchResults) -> list[dict[str, Any]]:
-    """Of each method: steps, and by metric the mean over seeds with the lowest and the highest seed."""
+    """For each method: steps, and by metric the mean over seeds with the lowest and the highest seed."""
     found = []
     for number, each in enumerate(results.methods):
         val = _bands([[fold.val for fold in seed.folds] for seed in each.seeds])
@@ -34,7 +34,7 @@ def curves(results: BenchResults) -> list[dict[str, Any]]:
 
 
 def _bands(seeds: Sequence[Sequence[Curve]]) -> dict[str, Any]:
-    """Mean, lowest and highest seed at the steps that all networks have; folds are averaged within their seed."""
+    """Mean, lowest and highest seed at the steps that all networks share; folds are averaged within their seed."""
     tables = [[dict(curve) for curve in folds] for folds in seeds]
     every = [table for folds in tables for table in folds]
     steps = sorted(set.intersection(*(set(table) for table in every))) if every else []
@@ -49,7 +49,7 @@ def _bands(seeds: Sequence[Sequence[Curve]]) -> dict[str, Any]:
 
 
 def searches(results: BenchResults) -> list[dict[str, Any]]:
-    """Of each method that was searched: its trials, and how much each parameter seems to matter."""
+    """For each method with a search: its trials, and the importance of each parameter."""
     return [_search(number, each) for number, each in enumerate(results.methods) if len(each.trials) > 1]
 
 
@@ -76,24 +76,24 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 
 def _reached(folds: Iterable[Fold]) -> float | None:
-    """What the folds of a pruned trial reached by MAP@R, to draw it somewhere."""
+    """Mean best MAP@R of the finished folds of a pruned trial, its place in the plot."""
     best = [max(s["map@r"] for _, s in fold.val) for fold in folds if fold.val and "map@r" in fold.val[0][1]]
     return float(np.mean(best)) if best else None
 
 
 def _is_log(name: str, key: str) -> bool:
-    """Whether a parameter is searched on a log scale: as its method declares; rates always."""
+    """Whether a parameter is searched on a log scale: as its method declares; learning rates always."""
     if key.startswith("optimizer."):
         return True
     try:
         space = method(name).space.get(key.removeprefix("method.params."))
-    except NearfieldError:  # a method of somebody's own, which is not registered here
+    except NearfieldError:  # a user's method that is not registered here
         return False
     return isinstance(space, Real) and space.log
 
 
 def importance(trials: Sequence[Trial], key: str) -> float | None:
-    """|Spearman's rho| between a parameter and the validation score over complete trials; None if it says nothing."""
+    """|Spearman's rho| between a parameter and the validation score over complete trials; None if undefined."""
     pairs = [(trial.params.get(key), trial.value) for trial in trials if trial.value is not None]
     numbers = [(float(a), b) for a, b in pairs if isinstance(a, int | float) and not isinstance(a, bool)]
     if len(numbers) < FEWEST:
@@ -105,7 +105,7 @@ def importance(trials: Sequence[Trial], key: str) -> float | None:
 
 
 def chance_level(n: int) -> float | None:
-    """What |rho| of n trials stays below 95 times of 100 if the parameter has no influence (t approximation)."""
+    """The 95 % quantile of |rho| over n trials if the parameter has no influence (t approximation)."""
     if n < FEWEST:
         return None
     t = float(stats.t.ppf(0.975, n - 2))

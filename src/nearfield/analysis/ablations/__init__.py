@@ -1,1 +1,1 @@
-"""What the papers' ablations found here: in numbers, in words, as a figure."""
+"""Outcomes of the papers' ablations: as numbers, as text, as a figure."""

@@ -1,7 +1,7 @@
-"""The figure of an ablation: our curves with 95 % intervals, the papers' own beside them.
+"""The figure of an ablation: our curves with 95 % intervals, and those of the papers beside them.
 
-Two panels with an axis each: the papers' numbers are of other data and networks, and are not rescaled. Values that are
-numbers stand on a logarithmic axis; a few names stand side by side; more of them have a row each.
+The two panels have separate axes: the papers' numbers come from other data and networks, and are not rescaled. Numeric
+values lie on a logarithmic axis; up to three names stand side by side; more names have a row each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Panel:
 
 
 def ablation_figure(outcome: Outcome) -> Figure:
-    """Our panel, and that of the papers if they print numbers."""
+    """Our panel, and one for the papers if they print numbers."""
     panels = [_ours(outcome), *_published(outcome)]
     words = f"{outcome.ablation.question} {title(METRIC)} by {outcome.ablation.axis}, on {outcome.data}"
     with drawing(960 if len(panels) > 1 else 640, 340, words) as figure:
@@ -54,7 +54,7 @@ def ablation_figure(outcome: Outcome) -> Figure:
 
 
 def _ours(outcome: Outcome) -> Panel:
-    names = [curve.method.partition("(")[0] for curve in outcome.curves]  # parameters only where they are needed
+    names = [curve.method.partition("(")[0] for curve in outcome.curves]  # with parameters only to tell methods apart
     series = tuple(
         Series(name if names.count(name) == 1 else curve.method, {v: _percent(curve.interval(v)) for v in curve.scores})
         for name, curve in zip(names, outcome.curves, strict=True)
@@ -70,7 +70,7 @@ def _percent(interval: Interval) -> tuple[float, float | None]:
 
 
 def _published(outcome: Outcome) -> list[Panel]:
-    """All numbers of the papers in one panel; none if they print none."""
+    """All numbers of the papers in one panel; no panel if they print none."""
     found = {name: numbers for paper in outcome.ablation.papers for name, numbers in paper.numbers.items()}
     if not found:
         return []
@@ -84,7 +84,7 @@ def _published(outcome: Outcome) -> list[Panel]:
 
 
 def _draw_curves(axes: Axes, panel: Panel, outcome: Outcome) -> None:
-    """Values along x, percent along y; the legend in the order of the last points."""
+    """Values along x, percent along y; the legend is in the order of the last points."""
     ordered = outcome.ablation.ordered
     across = {value: log2(float(value)) if ordered else float(i) for i, value in enumerate(panel.values)}
     span = (max(across.values()) - min(across.values())) or 1.0
@@ -116,7 +116,7 @@ def _draw_curves(axes: Axes, panel: Panel, outcome: Outcome) -> None:
 
 
 def _tick_labels(across: Mapping[str, float], gap: float) -> list[str]:
-    """Values as labels: both ends, and of those between as many as keep their distance."""
+    """Labels of the values: both ends, and in between as many as keep a distance of `gap`."""
     shown: dict[str, float] = {}
     for value in [*list(across)[:: max(1, len(across) - 1)], *across]:
         if min((abs(across[value] - place) for place in shown.values()), default=inf) >= gap:
@@ -125,7 +125,7 @@ def _tick_labels(across: Mapping[str, float], gap: float) -> list[str]:
 
 
 def _draw_rows(axes: Axes, panel: Panel, outcome: Outcome) -> None:
-    """Values down the side, percent along x."""
+    """A row for each value, percent along x."""
     rows = {value: row for row, value in enumerate(panel.values)}
     for number, one in enumerate(panel.series):
         means, halves = zip(*one.points.values(), strict=True)
@@ -151,5 +151,5 @@ def _has_intervals(panel: Panel) -> bool:
 
 
 def _within(limits: tuple[float, float]) -> tuple[float, float]:
-    """What a score can be: an interval may leave it."""
+    """Limits clamped to what a score can be."""
     return max(0.0, limits[0]), min(100.0, limits[1])

@@ -1,4 +1,4 @@
-"""What an ablation found: a curve for each method over the values of the axis. Scores lie in [0, 1]."""
+"""The outcome of an ablation: a curve for each method over the values of the axis. Scores lie in [0, 1]."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from nearfield.bench.plan import label
 from nearfield.bench.results import BenchResults, Scores
 from nearfield.config import BenchConfig
 
-METRIC = "recall@1"  # what the papers' figures show
+METRIC = "recall@1"  # as in the papers' figures
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One method: value of the axis -> seed -> scores. Values without a finished seed are not there."""
+    """One method: value of the axis -> seed -> scores; only values with a finished seed."""
 
     method: str  # "" where the axis is the method
     scores: Mapping[str, Mapping[int, Scores]]
-    seconds: Mapping[str, float]  # of training one network, on average
+    seconds: Mapping[str, float]  # mean training time of one network
 
     def interval(self, value: str, metric: str = METRIC) -> Interval:
         """Mean and 95 % t-interval over seeds."""
         return mean_interval([scores[metric] for scores in self.scores[value].values()])
 
     def table(self, metric: str = METRIC) -> dict[str, list[float]]:
-        """Value -> scores of the seeds that all values have finished."""
+        """Value -> scores of the seeds that all values share."""
         shared = set.intersection(*(set(seeds) for seeds in self.scores.values()))
         return {v: [seeds[seed][metric] for seed in sorted(shared)] for v, seeds in self.scores.items()}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An ablation with what was found so far."""
+    """An ablation with its results so far."""
 
     ablation: Ablation
     benches: Mapping[str, BenchConfig]
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def collect(ablation: Ablation, benches: Mapping[str, BenchConfig], found: Mapping[str, BenchResults]) -> Outcome:
-    """The results of the benches that were run, by method."""
+    """The results of the finished benches, by method."""
     first = next(iter(found.values()))
     count = len(first_of(benches).methods)
     names = [_shared_name(benches, index) for index in range(count)] if ablation.methods else [""]
@@ -64,7 +64,7 @@ def first_of(benches: Mapping[str, BenchConfig]) -> BenchConfig:
 
 
 def _shared_name(benches: Mapping[str, BenchConfig], index: int) -> str:
-    """A method's name with those of its parameters that are the same for all values of the axis."""
+    """A method's name with the parameters that are equal for all values of the axis."""
     methods = [bench.methods[index] for bench in benches.values()]
     same = {k: v for k, v in methods[0].params.items() if all(m.params.get(k) == v for m in methods)}
     return label(methods[0].name, same)

@@ -1,7 +1,7 @@
-"""What an ablation found in words, in a table, as JSON, and all of it as files.
+"""The outcome of an ablation in sentences, as a table, as JSON, and written to files.
 
-Only text is in percent. Every verdict is that of `analysis.statistics`: paired over seeds, corrected over all pairs
-of values.
+Only text is in percent. Every verdict is from `analysis.statistics`: paired over seeds, corrected over all pairs of
+values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SHOWN = (METRIC, "map@r")  # columns of the table
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# In words
+# In sentences
 
 
 def words(outcome: Outcome) -> list[str]:
-    """What came out, sentence by sentence, for every method."""
+    """The outcome in sentences, for every method."""
     lines = []
     for curve in outcome.curves:
         prefix = f"{curve.method}: " if curve.method else ""
@@ -40,7 +40,7 @@ def words(outcome: Outcome) -> list[str]:
 def _sentences(ablation: Ablation, curve: Curve) -> list[str]:
     table = curve.table() if curve.scores else {}
     if len(table) < 2 or not next(iter(table.values())):
-        return ["fewer than two values share a finished seed, so there is nothing to compare."]
+        return ["fewer than two values share a finished seed; there is nothing to compare."]
     names, seeds = list(table), len(next(iter(table.values())))
     found = verdicts(table)
     lines = [_course(ablation, table, curve)] if ablation.ordered and len(table) > 2 else []
@@ -52,26 +52,26 @@ def _sentences(ablation: Ablation, curve: Curve) -> list[str]:
 
 
 def _course(ablation: Ablation, table: Mapping[str, Sequence[float]], curve: Curve) -> str:
-    """How the mean goes along the axis."""
+    """How the mean changes along the axis."""
     means = {value: float(np.mean(scores)) for value, scores in table.items()}
     steps = [later - earlier for earlier, later in pairwise(means.values())]
     best = max(means, key=lambda value: means[value])
     ends = f"from {next(iter(means))} to {list(means)[-1]}"
     metric = title(METRIC)
     if all(step > 0 for step in steps):
-        return f"mean {metric} rises with every value of the axis ({ablation.axis}), {ends}."
+        return f"mean {metric} increases with every value of the axis ({ablation.axis}), {ends}."
     if all(step < 0 for step in steps):
-        return f"mean {metric} falls with every value of the axis ({ablation.axis}), {ends}."
+        return f"mean {metric} decreases with every value of the axis ({ablation.axis}), {ends}."
     return f"mean {metric} is not monotone {ends}; it is highest at {best}, {percent(curve.interval(best))} %."
 
 
 def _against_best(found: Verdicts, seeds: int) -> str:
     best, *alike = found.like_best
-    worse = [pair.second for pair in found.pairs if pair.first == best and pair.shown]
-    parts = [f"better than {', '.join(worse)}"] if worse else []
-    parts += [f"no difference from {', '.join(alike)} is shown"] if alike else []
-    tests = f"paired t-tests over {seeds} seeds, corrected by Holm over {len(found.pairs)} pairs"
-    return f"the highest mean is that of {best}: {'; '.join(parts)} ({tests})."
+    worse = [pair.second for pair in found.pairs if pair.first == best and pair.significant]
+    parts = [f"significantly better than {', '.join(worse)}"] if worse else []
+    parts += [f"not significantly different from {', '.join(alike)}"] if alike else []
+    tests = f"paired t-tests over {seeds} seeds, Holm-corrected over {len(found.pairs)} pairs"
+    return f"{best} has the highest mean: {'; '.join(parts)} ({tests})."
 
 
 def _ends(first: str, last: str, table: Mapping[str, Sequence[float]], found: Verdicts) -> str:
@@ -79,8 +79,8 @@ def _ends(first: str, last: str, table: Mapping[str, Sequence[float]], found: Ve
     difference = compare(table[last], table[first], names=(last, first)).difference
     verdict = next(pair for pair in found.pairs if {pair.first, pair.second} == {first, last})
     half = "" if difference.half_width is None else f" ± {100 * difference.half_width:.2f}"
-    corrected = "" if len(found.pairs) == 1 else "; corrected for all pairs"
-    value = f"{100 * difference.mean:+.2f}{half} points of {title(METRIC)}"
+    corrected = "" if len(found.pairs) == 1 else "; corrected over all pairs"
+    value = f"{100 * difference.mean:+.2f}{half} percentage points of {title(METRIC)}"
     return f"{last} minus {first}: {value}{corrected}: {verdict.text}."
 
 
@@ -89,7 +89,7 @@ def _ends(first: str, last: str, table: Mapping[str, Sequence[float]], found: Ve
 
 
 def table_markdown(outcome: Outcome) -> str:
-    """Every value with its scores in percent and what it cost."""
+    """Every value with its scores in percent and its cost."""
     head = [outcome.ablation.axis, "method", *map(title, SHOWN), "seeds", "steps", "s / network"]
     rows = []
     for curve in outcome.curves:
@@ -103,7 +103,7 @@ def table_markdown(outcome: Outcome) -> str:
 
 
 def papers_markdown(ablation: Ablation) -> str:
-    """What the papers found, and the numbers they print."""
+    """What the papers report, and the numbers they print."""
     lines = "\n".join(f"- {paper.where}: {paper.found}" for paper in ablation.papers)
     curves = {name: numbers for paper in ablation.papers for name, numbers in paper.numbers.items()}
     if not curves:
@@ -116,20 +116,20 @@ def papers_markdown(ablation: Ablation) -> str:
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """The whole outcome as a page."""
+    """The whole outcome as Markdown."""
     study, run = outcome.ablation, first_of(outcome.benches).run
     conditions = (
         f"Data {outcome.data}; {run.model.backbone}, {run.model.dim} dims. Percent, mean ± 95 % t-interval over seeds; "
-        "test classes that no step has seen."
+        "test classes unseen in training."
     )
     found = "\n".join(f"- {line}" for line in words(outcome))
     parts = [f"# {study.question}", conditions, study.note, "![The curves](ablation.svg)", table_markdown(outcome)]
-    parts += ["What came out:", found, "What the papers found:", papers_markdown(study)]
+    parts += ["Results:", found, "What the papers report:", papers_markdown(study)]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
-    """All numbers."""
+    """All numbers, for JSON."""
     study = outcome.ablation
     return {
         "ablation": study.name,

@@ -1,4 +1,4 @@
-"""Two figures: mean ranks with what does not differ, and how a pitfall moves a ranking."""
+"""Two figures: mean ranks with the critical difference, and how a pitfall changes a ranking."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROW = 20  # pixels of a method
+ROW = 20  # pixels for a method
 LONGEST = 34  # characters of a method's name
 
 
 def ranks_figure(board: Board) -> Figure:
-    """Mean ranks over seeds, best first; a bar joins methods closer than the critical difference (Demšar 2006)."""
+    """Mean ranks over seeds, best first; bars join methods closer than the critical difference (Demšar 2006)."""
     from matplotlib.ticker import MaxNLocator
 
     found = board.critical
     if found is None:
-        raise InputError("board must compare at least two methods over two seeds to have ranks; finish more seeds.")
+        raise InputError("board must compare at least two methods over two seeds to have ranks; run more seeds.")
     count = len(found.ranks)
     order = sorted(range(count), key=lambda i: found.ranks[i])
-    words = f"Mean ranks by {title(board.metric)} over {len(board.compared_seeds)} seeds, and what is not different"
+    words = f"Mean ranks by {title(board.metric)} over {len(board.compared_seeds)} seeds, with the critical difference"
     with drawing(760, 80 + ROW * count, words) as figure:
         axes = figure.subplots()
         axes.set(xlim=(1, count), ylim=(count - 0.5, -2.2))
@@ -52,7 +52,7 @@ def ranks_figure(board: Board) -> Figure:
 def slope_figure(entry: Entry) -> Figure:
     """The honest ranking on the left, the biased one on the right, a line for each method.
 
-    A pitfall in turns has a table for each method: there a line ends at the rank that the method reaches in its own.
+    For a pitfall in turns, a line ends at the rank that the method reaches in its own table.
     """
     words = f"{entry.name}: ranks in the {entry.sides[0]} and in the {entry.sides[1]} ranking, a line for each method"
     with drawing(860, 40 + ROW * len(entry.honest), words) as figure:
@@ -90,6 +90,6 @@ def _label(axes: Axes, x: int, row: float, place: Place) -> None:
 
 
 def _beside(axes: Axes, x: float, y: float, words: str, pixels: float, color: str = INK) -> None:
-    """Words so many pixels to the right of a point, or to the left."""
+    """Text at a distance in pixels to the right of a point, or to the left if negative."""
     align = "left" if pixels > 0 else "right"
     axes.annotate(words, (x, y), (pixels, 0), textcoords="offset pixels", ha=align, va="center", color=color)

@@ -1,7 +1,7 @@
-"""One style for all figures, and matplotlib's SVG made fit for a light and a dark page.
+"""One style for all figures, and SVG from matplotlib that suits light and dark pages.
 
-Text stays text. The ink is `currentColor`, so that a file follows the reader's light or dark preference; all other
-colours are legible on both. The same figure gives the same bytes.
+Text stays text. The ink is `currentColor`, so a file follows the reader's light or dark preference; all other colours
+are legible on both. The same figure gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STYLE: Any = {  # the stubs know every key as a literal
     "figure.dpi": 72,  # a point is a pixel
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": 0.1,  # inches
-    "font.family": ["DejaVu Sans"],  # wider than most: where it is missing, text needs less room than it has
+    "font.family": ["DejaVu Sans"],  # wide: a fallback font needs less room
     "font.size": 13,
-    "text.parse_math": False,  # names may hold dollar signs
+    "text.parse_math": False,  # names may contain dollar signs
     "text.color": INK,
     "axes.labelcolor": SOFT,
     "axes.labelsize": 13,
@@ -56,7 +56,7 @@ STYLE: Any = {  # the stubs know every key as a literal
 
 @contextmanager
 def drawing(width: float, height: float, words: str) -> Iterator[Figure]:
-    """An empty figure of so many pixels to draw on; `words` describe it to those who cannot see it."""
+    """An empty figure to draw on, its size in pixels; `words` is its text alternative."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,1 +1,1 @@
-"""The classical sins of a comparison, named in configurations and runs."""
+"""Known pitfalls ("sins") of a comparison, found in configurations and runs."""

@@ -1,7 +1,7 @@
-"""The protocol linter: each classical sin of a comparison that its configuration shows, before a run is made.
+"""The protocol linter: the known pitfalls of a comparison, from its configuration alone.
 
-`lint` reads a bench, whose runs are equal but for the method and the seed; `lint_runs` compares runs that were put
-together by hand; `lint_choice` asks a finished run whether validation chose its step. `sins` is the catalogue.
+`lint` reads the configuration of a bench, whose runs differ only in method and seed; `lint_results` a bench that was
+run; `lint_runs` compares runs collected by hand; `lint_choice` checks that validation chose the step of a finished run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nearfield.errors import InputError
 
 
 def lint(bench: BenchConfig, dataset: Dataset | None = None) -> list[Sin]:
-    """The sins of a bench; `dataset`, if it is at hand, tells how much is held out and whether the protocol fits."""
+    """The pitfalls of a bench; with `dataset`, also how much is held out and whether the protocol fits."""
     chosen = protocol(bench.protocol)
     sins = _configured(bench, chosen)
-    if dataset is None and chosen.test == "closed":  # a small share of the images, but of all classes
+    if dataset is None and chosen.test == "closed":  # few images are held out, but of all classes
         return sins
     try:
         if dataset is not None:
@@ -38,7 +38,7 @@ def lint(bench: BenchConfig, dataset: Dataset | None = None) -> list[Sin]:
 
 
 def lint_results(results: BenchResults) -> list[Sin]:
-    """The sins of a bench that was run; none where its configuration is of another version or names other methods."""
+    """The pitfalls of a bench that was run; none if its configuration cannot be read by this version."""
     known = {key: value for key, value in results.protocol.items() if key in Protocol.model_fields}
     try:
         sins = _configured(build_config(BenchConfig, results.config), build_config(Protocol, known))
@@ -50,7 +50,7 @@ def lint_results(results: BenchResults) -> list[Sin]:
 
 
 def lint_runs(runs: Sequence[RunConfig], dataset: Dataset | None = None) -> list[Sin]:
-    """The sins of comparing these runs with each other; members of ensembles are left out."""
+    """The pitfalls of comparing these runs with each other; members of ensembles are ignored."""
     runs = [run for run in runs if run.member is None]
     if not runs:
         return []
@@ -69,7 +69,7 @@ def lint_runs(runs: Sequence[RunConfig], dataset: Dataset | None = None) -> list
 
 
 def lint_choice(run: RunConfig, result: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> list[Sin]:
-    """Whether the best validation score chose the step of a finished run, from what it logged."""
+    """Whether a finished run used the step with the best validation score, from its log."""
     curves: dict[str, dict[int, float]] = {"val": {}, "test": {}}
     for record in records:
         for part, curve in curves.items():
@@ -79,7 +79,7 @@ def lint_choice(run: RunConfig, result: Mapping[str, Any], records: Iterable[Map
     if not val or val.get(step) == max(val.values()):
         return []
     best = max(val, key=lambda at: val[at])
-    by_test = ", which is best on the test classes" if test and test.get(step) == max(test.values()) else ""
+    by_test = ", the best on the test classes" if test and test.get(step) == max(test.values()) else ""
     return [Sin("test-choice", "best_step", f"step {step}{by_test}; validation chose step {best}")]
 
 
@@ -97,7 +97,7 @@ def _seeds(seeds: Sequence[int], where: str) -> Iterator[Sin]:
     if len(unique) < len(seeds):
         yield Sin("repeated-seeds", where, f"{len(seeds)} seeds, {len(unique)} of them different")
     if len(unique) < ENOUGH_SEEDS:
-        yield Sin("few-seeds", where, f"{len(unique)} of at least {ENOUGH_SEEDS}")
+        yield Sin("few-seeds", where, f"{len(unique)} seed{'s' * (len(unique) != 1)}")
     if unique != list(range(len(unique))):
         yield Sin("chosen-seeds", where, ", ".join(map(str, unique)))
 
@@ -106,12 +106,13 @@ def _search(bench: BenchConfig) -> Iterator[Sin]:
     if len(bench.methods) == 1:
         return
     if bench.trials == 1:
-        yield Sin("untuned", "trials", "1, the published setting")
+        yield Sin("untuned", "trials", "1 trial, the published setting")
     runs = [bench.run.model_copy(update={"method": method}) for method in bench.methods]
     spaces = {run.method.name: len(space_of(run)) for run in runs}
     largest = max(spaces, key=lambda name: spaces[name])
     if 1 < bench.trials <= spaces[largest]:
-        yield Sin("few-trials", "trials", f"{bench.trials}, but {largest} has {spaces[largest]} parameters to search")
+        found = f"{bench.trials} trials, but {largest} has {spaces[largest]} parameters to search"
+        yield Sin("few-trials", "trials", found)
     entries = Counter(method.name for method in bench.methods)
     if repeated := {name: count for name, count in entries.items() if count > 1}:
         yield Sin("several-entries", "methods", _say(repeated, "entries"))
@@ -120,11 +121,11 @@ def _search(bench: BenchConfig) -> Iterator[Sin]:
 def _settings(methods: Sequence[MethodConfig], where: str) -> Iterator[Sin]:
     given = [_title(method) for method in methods if method.params]
     if 0 < len(given) < len(methods):
-        yield Sin("uneven-settings", where, f"{', '.join(given)}; the others have their defaults")
+        yield Sin("uneven-settings", where, f"{', '.join(given)}; the others use defaults")
 
 
 def _borrowed(methods: Iterable[MethodConfig], where: str) -> Iterator[Sin]:
-    """Settings that are a published preset's, as far as a search would vary them."""
+    """Settings equal to a published preset in all parameters that a search would vary."""
     for method in methods:
         known = losses.method(method.name)
         for name, preset in known.presets.items():
@@ -188,12 +189,12 @@ def _unequal(runs: Sequence[RunConfig], skip: str | None) -> Iterator[Sin]:
 
 
 def _size(run: RunConfig) -> str:
-    """The size of an embedding: signs take a bit each, floats 32."""
+    """The size of an embedding: 1 bit for each sign, 32 for each float."""
     return f"{run.model.dim if run.distance == 'hamming' else 32 * run.model.dim:,} bits"
 
 
 def _setting(run: RunConfig) -> str:
-    """What tuning varies."""
+    """The part of a configuration that tuning varies."""
     return run.method.model_dump_json() + run.optimizer.model_dump_json()
 
 
