@@ -47,7 +47,7 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     shown = [metric["key"] for metric in board.metrics(results)]
     lead = boards["separated"]
     parts = [
-        f"# {sentences.title(results)}",
+        f"# {sentences.headline(results)}",
         _items(f"{name}: {value}" for name, value in sentences.facts(results)),
         _items(sentences.finding(lead)),
     ]

@@ -197,7 +197,7 @@ def _fill(results: BenchResults, boards: dict[Part, Board], data: dict[str, Any]
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return templates.get_template("report.html.j2").render(
-        title=sentences.title(results),
+        title=sentences.headline(results),
         facts=sentences.facts(results),
         lines=[line for found in list(boards.values())[:1] for line in sentences.finding(found)],
         heading=HEADING,

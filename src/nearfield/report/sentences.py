@@ -6,12 +6,11 @@ from pathlib import Path
 
 from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.lint.rules import lint_results
-from nearfield.analysis.tables import baseline_lines, percent
-from nearfield.analysis.tables import title as metric_title
+from nearfield.analysis.tables import baseline_lines, percent, title
 from nearfield.bench.results import BenchResults
 
 
-def title(results: BenchResults) -> str:
+def headline(results: BenchResults) -> str:
     """Number of methods and the dataset."""
     count = sum(bool(method.seeds) for method in results.methods)
     name = str(results.data.get("name", "unknown data"))
@@ -39,9 +38,7 @@ def facts(results: BenchResults) -> list[tuple[str, str]]:
 def finding(found: Board) -> list[str]:
     """The result: the best, those not significantly different from it, and the best untrained baseline."""
     first = found.standings[0]
-    lines = [
-        f"{first.label} has the highest mean {metric_title(found.metric)}, {percent(first.scores[found.metric])} %."
-    ]
+    lines = [f"{first.label} has the highest mean {title(found.metric)}, {percent(first.scores[found.metric])} %."]
     others = [label for label in found.like_best if label != found.best]
     if found.verdicts is None and len(found.standings) > 1:
         lines.append("No two methods share two finished seeds, so no difference can be tested.")
