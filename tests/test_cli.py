@@ -74,7 +74,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["methods", "triplets"], "did you mean 'triplet'?"),
         (["data", "show", "cup"], "dataset 'cup'"),
         (["report", "nowhere"], "nowhere"),
-        (["report", "nowhere", "-o", "x.md", "--pictures", "cub"], "--pictures requires an HTML report"),
+        (["report", "nowhere", "-o", "x.md", "--pictures", "cub"], "--images requires an HTML report"),
         (["eval", "nowhere.npy", "labels.npy"], "nowhere.npy"),
     ],
 )

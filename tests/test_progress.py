@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from nearfield.cli import show
 from nearfield.cli.pace import MEMORY, Pace, time_text
 from nearfield.cli.progress import StopFlag, report_progress
 from nearfield.errors import InputError
@@ -58,6 +59,15 @@ def test_the_past_fades() -> None:
     assert MEMORY < 20
 
 
+def test_a_lower_step_begins_something_new() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    for step in (*range(10), *range(10)):  # two tasks, one after the other
+        pace.update(step)
+        clock.now += 1.0
+    assert pace.seconds_left(19) == pytest.approx(10)
+
+
 def test_one_stray_value_does_not_throw_the_number_about() -> None:
     clock = Clock()
     pace = Pace(clock)
@@ -81,6 +91,38 @@ def test_a_log_file_gets_a_line_every_ten_seconds_and_one_at_the_end() -> None:
     assert lines[0] == "fastap  100/300  loss 0.5  map@r 0.25  1280 images/s  0:00:20 left"
     assert lines[-1].startswith("fastap  300/300")
     assert lines[-1].endswith("0:00:00 left")
+
+
+def test_a_transient_bar_leaves_nothing_behind() -> None:
+    clock, (console, stream) = Clock(), log_file()
+    with show.bar("Decoding", transient=True, console=console, clock=clock) as bar:
+        for done in range(1, 26):
+            clock.now += 1.0
+            bar(done, 25, "images")
+    assert stream.getvalue().splitlines() == [
+        "Decoding  10/25  images  0:00:15 left",
+        "Decoding  20/25  images  0:00:05 left",
+    ]
+
+
+def test_who_knows_the_time_left_says_so() -> None:
+    clock, (console, stream) = Clock(), log_file()
+    with show.bar("bench", line_every=0.0, console=console, clock=clock) as bar:
+        bar(1, 3)
+        bar(2, 3, seconds_left=3661)
+    assert stream.getvalue().splitlines() == ["bench  1/3  -:--:-- left", "bench  2/3  1:01:01 left"]
+
+
+def test_a_terminal_shows_bars_in_bars_and_tables_above() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, markup=False, legacy_windows=False)
+    with show.bar("outer [/b]", console=console) as outer:
+        outer.above(show.table(("name", "value"), [("[/]", "1")]))
+        with show.bar("inner", transient=True, console=console) as inner:
+            inner(1, 2)
+        outer(3, 3, "[/red]")
+    for text in ("outer [/b]", "3/3", "[/red]", "│ [/]  │ 1     │"):
+        assert text in stream.getvalue()
 
 
 def test_a_terminal_gets_a_bar_with_everything() -> None:

@@ -1,1 +1,1 @@
-"""The command line: the only room that knows argparse, rich and the terminal."""
+"""The command line: the only package that knows argparse, rich and the terminal."""

@@ -26,8 +26,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("bench", type=Path, metavar="DIR", help="folder of a bench")
     out = "file to write: .html, or .md for Markdown with two figures (default: report.html in the folder)"
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help=out)
-    pictures = "for a bench on features: the dataset with the images they were computed from, row by row"
-    parser.add_argument("--pictures", metavar="NAME", help=pictures)
+    images = "for a bench on features: the dataset with the images they were computed from, row by row"
+    parser.add_argument("--images", "--pictures", metavar="NAME", help=images)
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -36,10 +36,10 @@ def report(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or arguments.bench / "report.html"
     if out.suffix == ".md":
-        if arguments.pictures:
-            raise InputError(f"--pictures requires an HTML report; got {out}. Remove it, or write a .html file.")
+        if arguments.images:
+            raise InputError(f"--images requires an HTML report; got {out}. Remove it, or write a .html file.")
         show.say(*(f"Written: {file}" for file in write_markdown(arguments.bench, out)))
         return
     with show.status("Reading the results") as phase:
-        write_report(arguments.bench, out, arguments.pictures, phase)
+        write_report(arguments.bench, out, arguments.images, phase)
     show.say(f"Report: {out}")
