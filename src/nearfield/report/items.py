@@ -33,10 +33,10 @@ class Items:
         return len(self.rows)
 
 
-def open_items(data: dict[str, Any], pictures: str | None = None) -> Items:
+def open_items(data: dict[str, Any], images: str | None = None) -> Items:
     """The test items of the dataset described by `data`; RunError if it is missing or has changed.
 
-    `pictures` names a dataset with the images of the same rows, for a bench on features.
+    `images` names a dataset with the images of the same rows, for a bench on features.
     """
     try:
         dataset = load(str(data["name"]))
@@ -47,42 +47,42 @@ def open_items(data: dict[str, Any], pictures: str | None = None) -> Items:
             f"dataset {dataset.name} on this machine ({dataset.fingerprint[:12]}) differs from the one that the bench "
             f"was run on ({str(data['fingerprint'])[:12]}); write the report where the bench was run."
         )
-    return items_of(dataset, load(pictures) if pictures else None)
+    return items_of(dataset, load(images) if images else None)
 
 
-def items_of(dataset: Dataset, pictures: Dataset | None = None) -> Items:
+def items_of(dataset: Dataset, images: Dataset | None = None) -> Items:
     """The test items of `dataset`, with the images and names of another dataset of the same rows if given."""
-    shown = _same_rows(dataset, pictures) if pictures else dataset
+    shown = _same_rows(dataset, images) if images else dataset
     rows = dataset.test_rows()
     classes, labels = np.unique(shown.labels[rows], return_inverse=True)
     categories, class_category = np.unique(shown.class_category[classes], return_inverse=True)
-    images = shown.images
-    lies_in_files = isinstance(images, Pictures) and isinstance(images.files, Paths)
+    pixels = shown.images
+    lies_in_files = isinstance(pixels, Pictures) and isinstance(pixels.files, Paths)
     return Items(
         rows,
         labels.astype(np.int64),
         tuple(shown.class_names[c] for c in classes),
         class_category.astype(np.int64),
         tuple(shown.category_names[c] for c in categories),
-        None if shown.are_features else images,
-        tuple(images.files.paths[row] for row in rows) if lies_in_files else (),  # type: ignore[union-attr]
+        None if shown.are_features else pixels,
+        tuple(pixels.files.paths[row] for row in rows) if lies_in_files else (),  # type: ignore[union-attr]
         shown.fingerprint,
     )
 
 
-def _same_rows(dataset: Dataset, pictures: Dataset) -> Dataset:
-    """`pictures`, or InputError if its rows do not match those of `dataset`."""
-    if len(pictures.labels) != len(dataset.labels):
+def _same_rows(dataset: Dataset, images: Dataset) -> Dataset:
+    """`images`, or InputError if its rows do not match those of `dataset`."""
+    if len(images.labels) != len(dataset.labels):
         raise InputError(
-            f"pictures must name a dataset with the {len(dataset.labels):,} rows of {dataset.name}; "
-            f"got {pictures.name}, which has {len(pictures.labels):,}."
+            f"images must name a dataset with the {len(dataset.labels):,} rows of {dataset.name}; "
+            f"got {images.name}, which has {len(images.labels):,}."
         )
-    pairs = np.unique(np.stack([dataset.labels, pictures.labels]), axis=1).shape[1]
-    if not pairs == len(np.unique(dataset.labels)) == len(np.unique(pictures.labels)):
+    pairs = np.unique(np.stack([dataset.labels, images.labels]), axis=1).shape[1]
+    if not pairs == len(np.unique(dataset.labels)) == len(np.unique(images.labels)):
         raise InputError(
-            f"pictures must name a dataset with the classes of {dataset.name} row by row; got {pictures.name}, whose "
+            f"images must name a dataset with the classes of {dataset.name} row by row; got {images.name}, whose "
             "classes differ."
         )
-    if pictures.are_features:
-        raise InputError(f"pictures must name a dataset of images; got {pictures.name}, which holds features.")
-    return pictures
+    if images.are_features:
+        raise InputError(f"images must name a dataset of images; got {images.name}, which holds features.")
+    return images

@@ -35,19 +35,19 @@ NOTHING_TO_SHOW = (
 Say = Callable[[str], None]
 
 
-def write_report(bench: Path, out: Path, pictures: str | None = None, say: Say = lambda line: None) -> Path:
+def write_report(bench: Path, out: Path, images: str | None = None, say: Say = lambda line: None) -> Path:
     """Write the report of the bench in folder `bench` to the file `out`; unfinished tasks are listed.
 
-    `pictures` names a dataset with the images of the same rows, for a bench on features. `say` is called with each
+    `images` names a dataset with the images of the same rows, for a bench on features. `say` is called with each
     stage. Neighbours, maps and thumbnails are cached in the bench's folder, so that the next report takes seconds.
     """
     results = read_bench(bench)
     try:
-        items: Items | str = open_items(results.data, pictures)
+        items: Items | str = open_items(results.data, images)
     except InputError:
         raise
     except RunError as error:
-        if pictures:
+        if images:
             raise
         items = str(error)
     write_text(out, render(results, items, Cache(bench / CACHE), say))
