@@ -1,0 +1,138 @@
+"""The dataset: drawn once, then read from the cache, and compared with the published fingerprint.
+
+Axes: N images, C classes, K images of a class, S pixels of an image's side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from nearfield.data.builtin.glyphs.characters import CATEGORIES, category_of
+from nearfield.data.builtin.glyphs.drawing import IMAGES_PER_CLASS, SIDE, VERSION, render_class
+from nearfield.data.builtin.glyphs.fonts import font_files, open_faces
+from nearfield.data.builtin.glyphs.random_integers import RandomIntegers
+from nearfield.data.builtin.glyphs.selection import select
+from nearfield.data.dataset import Dataset, DataWarning, Integers, Pixels, cache_dir, fingerprint
+from nearfield.errors import RunError
+from nearfield.files import atomic_write
+
+PINNED = ("3.11.2", "13.0.0", "2.14.3")  # the matplotlib, Pillow and FreeType that give PINNED_FINGERPRINT
+PINNED_FINGERPRINT = "8bc06f0e746ff449ad784280cece74d3a3567c7bb40ddc98b51bc10890241ccd"
+
+Progress = Callable[[int, int], None]  # (classes drawn, classes in all)
+
+
+def load(progress: Progress | None = None) -> Dataset:
+    """The dataset from the cache, or drawn (once, in well under a minute) and cached; a damaged file is drawn again."""
+    versions, key = _provenance()
+    expected = PINNED_FINGERPRINT if versions == PINNED else None
+    path = cache_dir() / f"glyphs-{VERSION}-{key}.npz"
+    dataset = _read(path, expected)
+    if dataset is None:
+        images, codepoints = _draw(progress)
+        dataset = _dataset(images, codepoints)
+        _check_drawn(dataset.fingerprint, expected)
+        with atomic_write(path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, images=images, codepoints=codepoints, fingerprint=dataset.fingerprint)
+    if dataset.fingerprint != PINNED_FINGERPRINT:
+        _warn_unpublished(versions)
+    return dataset
+
+
+def _draw(progress: Progress | None) -> tuple[Pixels, list[int]]:
+    faces = open_faces()
+    with _bar() if progress is None else nullcontext(progress) as report:
+        codepoints = select(faces)
+        images = np.empty((len(codepoints), IMAGES_PER_CLASS, SIDE, SIDE), dtype=np.uint8)
+        for index, codepoint in enumerate(codepoints):
+            images[index] = render_class(codepoint, faces)
+            report(index + 1, len(codepoints))
+    return images.reshape(-1, SIDE, SIDE), codepoints
+
+
+def _dataset(images: Pixels, codepoints: list[int]) -> Dataset:
+    labels = np.repeat(np.arange(len(codepoints), dtype=np.int64), IMAGES_PER_CLASS)  # (N,)
+    category = np.asarray([category_of(codepoint) for codepoint in codepoints], dtype=np.int64)  # (C,)
+    train, test = _halves(category)
+    return Dataset(
+        name="glyphs",
+        images=images,
+        labels=labels,
+        class_names=tuple(unicodedata.name(chr(codepoint)) for codepoint in codepoints),
+        class_category=category,
+        category_names=tuple(CATEGORIES),
+        train_classes=train,
+        test_classes=test,
+        fingerprint=fingerprint(images, labels, train, test),
+        description="Characters of many scripts drawn with the fonts that matplotlib ships; a class is a character.",
+    )
+
+
+def _halves(category: Integers) -> tuple[Integers, Integers]:
+    """Train and test classes: every second one of each category, in a fixed random order within the category."""
+    shuffled = []
+    for index in range(len(CATEGORIES)):
+        members = np.flatnonzero(category == index)
+        shuffled.append(members[RandomIntegers(VERSION, index).order(len(members))])
+    order = np.concatenate(shuffled)
+    return np.sort(order[0::2]).astype(np.int64), np.sort(order[1::2]).astype(np.int64)
+
+
+def _read(path: Path, expected: str | None) -> Dataset | None:
+    """The cached dataset, or None when the file is missing or does not hold what it must."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            written = str(archive["fingerprint"])
+            dataset = _dataset(archive["images"], archive["codepoints"].tolist())
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return dataset if dataset.fingerprint == written and expected in (None, written) else None
+
+
+def _provenance() -> tuple[tuple[str, str, str], str]:
+    """The versions of matplotlib, Pillow and FreeType, and a key of all that decides the pixels."""
+    import matplotlib
+    import PIL
+    from PIL import features
+
+    versions = (matplotlib.__version__, PIL.__version__, str(features.version("freetype2")))
+    digest = hashlib.sha256(" ".join(versions[1:]).encode())
+    for path in font_files().values():
+        digest.update(path.read_bytes())
+    return versions, digest.hexdigest()[:16]
+
+
+def _check_drawn(found: str, expected: str | None) -> None:
+    if expected not in (None, found):
+        raise RunError(
+            f"the glyphs have fingerprint {found[:16]}, but matplotlib, Pillow and FreeType {', '.join(PINNED)} "
+            f"must give {str(expected)[:16]}. Reinstall matplotlib and Pillow, and please report it."
+        )
+
+
+def _warn_unpublished(versions: tuple[str, str, str]) -> None:
+    warnings.warn(
+        f"the glyphs drawn with matplotlib, Pillow and FreeType {', '.join(versions)} differ from the published ones "
+        f"({', '.join(PINNED)}): results are not comparable with published numbers.",
+        DataWarning,
+        stacklevel=4,
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Drawing the glyphs, once", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
