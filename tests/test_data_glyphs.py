@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from nearfield.data import Dataset, DataWarning
 from nearfield.data.builtin.glyphs import cache, characters, drawing, fonts, random_integers, raster, selection
 from nearfield.data.builtin.glyphs.fonts import Face
 from nearfield.errors import RunError
+from nearfield.progress import shown_by
 
 FEW = [ord(character) for character in "2Q&жЩӁ⠋⠧⡅"]  # three classes of each of three categories
 SAMPLE = [ord(character) for character in "QЖ⇛"]
@@ -198,7 +200,7 @@ def test_strokes_grow_shrink_and_never_vanish(level: int, height: int, width: in
 
 
 def test_the_cache_is_used(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_draw", lambda progress: pytest.fail("drawn again"))
+    monkeypatch.setattr(cache, "_draw", lambda: pytest.fail("drawn again"))
     dataset = data.load("glyphs")
     assert codepoints(dataset) == FEW
     assert few.name.startswith(f"glyphs-{drawing.VERSION}-")
@@ -235,7 +237,8 @@ def test_a_swapped_image_is_noticed(few: Path) -> None:
 def test_progress_is_reported(few: Path) -> None:
     few.unlink()
     seen: list[tuple[int, int]] = []
-    cache.load(progress=lambda done, total: seen.append((done, total)))
+    with shown_by(lambda title: nullcontext(lambda done, total: seen.append((done, total)))):
+        cache.load()
     assert seen == [(k + 1, len(FEW)) for k in range(len(FEW))]
 
 

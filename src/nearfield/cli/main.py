@@ -28,12 +28,14 @@ from nearfield.cli import (
     methods,
     recipes,
     report,
+    show,
     train,
     weights,
     worker,
 )
 from nearfield.cli.grammar import Parser
 from nearfield.errors import NearfieldError
+from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
@@ -65,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace()
     try:
         arguments = build_parser().parse(sys.argv[1:] if argv is None else argv)
-        return int(arguments.run(arguments) or 0)
+        with shown_by(show.passing_bar):
+            return int(arguments.run(arguments) or 0)
     except NearfieldError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

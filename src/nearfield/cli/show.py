@@ -7,10 +7,11 @@ name or error message can change or break the output. rich is imported on first 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,11 @@ def bar(
 
     with Live(progress, console=console, transient=transient) as live:
         yield Bar(draw, lambda content: live.update(Group(content, progress)), clock)
+
+
+def passing_bar(title: str) -> AbstractContextManager[Bar]:
+    """A bar for long work inside the library: only on a terminal, and removed when the work is done."""
+    return bar(title, transient=True, line_every=math.inf, console=_console(stderr=True))
 
 
 def _lines(title: str, transient: bool, every: float, console: Console, clock: Clock) -> Draw:

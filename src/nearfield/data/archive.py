@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, NamedTuple
 
-from nearfield.data.progress import Progress
 from nearfield.errors import InputError
+from nearfield.progress import Progress
 
 CHUNK = 1 << 20  # bytes
 UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError)

@@ -13,9 +13,9 @@ from nearfield.data import official, user_datasets
 from nearfield.data.builtin import digits, glyphs, omniglot
 from nearfield.data.dataset import Dataset
 from nearfield.data.pictures import Pictures, examine
-from nearfield.data.progress import bar
 from nearfield.data.readers import arrays, folder, hub, table
 from nearfield.errors import InputError, nearest
+from nearfield.progress import reported
 
 BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits.load, "glyphs": glyphs.load}
 
@@ -91,7 +91,7 @@ def verify(dataset: Dataset) -> list[str]:
     """Look at every picture again: is it there, is it what was added, can it be decoded? Whatever is wrong, listed."""
     if not isinstance(dataset.images, Pictures):
         return []  # arrays are compared with their fingerprint when they are read
-    with bar(f"Decoding {dataset.name}") as progress:
+    with reported(f"Decoding {dataset.name}") as progress:
         return examine(dataset.images.files, dataset.images.digests, progress)[1]
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from nearfield.data.dataset import Dataset, Flags, Integers, Pixels
 from nearfield.data.pictures import Pictures, in_order
-from nearfield.data.progress import Progress, bar
 from nearfield.errors import InputError
+from nearfield.progress import Progress, reported
 
 BITS = 128
 DISTANCE = 12  # bits; 99 of 100 shrunk or recompressed copies are nearer, photographs of different things at about 64
@@ -42,11 +42,9 @@ def find_leaks(dataset: Dataset, distance: int = DISTANCE, progress: Progress | 
     """
     if not 0 <= distance < BITS // 4:
         raise InputError(f"distance must lie in 0..{BITS // 4 - 1} bits; got {distance}.")
-    if progress is None:
-        with bar(f"Hashing {dataset.name}") as shown:
-            return find_leaks(dataset, distance, shown)
     train, test = dataset.train_rows(), dataset.test_rows()
-    exact, bits = _hashes(dataset, progress)
+    with reported(f"Hashing {dataset.name}", progress) as report:
+        exact, bits = _hashes(dataset, report)
     same = _identical(exact, train, test)
     found = [Leak(int(a), int(b), None) for a, b in sorted(same)]
     if bits is None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from nearfield.data.dataset import Pixels
-from nearfield.data.progress import Progress
 from nearfield.errors import InputError, require_one_of
+from nearfield.progress import Progress
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,7 +10,6 @@ Axes: N pictures, H and W pixels.
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,8 @@ import numpy.typing as npt
 from nearfield.data.atomic import whole_folder
 from nearfield.data.dataset import Dataset, Integers, Pixels, cache_dir
 from nearfield.data.pictures import Pictures, in_order
-from nearfield.data.progress import Progress, bar
 from nearfield.errors import InputError, RunError
+from nearfield.progress import Progress, reported
 
 VERSION = 1  # of the folder's layout
 
@@ -80,7 +79,7 @@ def decoded(dataset: Dataset, progress: Progress | None = None) -> Dataset:
     stored = _open(folder, pictures)
     if stored is None:
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one would stand in the way
-        with bar(f"Decoding {dataset.name}, once") if progress is None else nullcontext(progress) as report:
+        with reported(f"Decoding {dataset.name}, once", progress) as report:
             _build(folder, pictures, report)
         stored = _open(folder, pictures)
     if stored is None:

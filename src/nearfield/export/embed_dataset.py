@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,11 +30,11 @@ from nearfield.export.model import Embedder, load
 from nearfield.files import atomic_write, write_json
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
 from nearfield.models.embed_images import Rows
+from nearfield.progress import Progress
 
 PART = 512  # images
 Model = EmbeddingModel | Embedder
 Split = Literal["all", "train", "test"]
-Progress = Callable[[int, int], None]  # (images done, images)
 
 
 def open_images(name: str) -> Dataset:

@@ -21,9 +21,10 @@ from nearfield.export.description import WEIGHTS, Description, Pixels, describe,
 from nearfield.export.model_card import model_card
 from nearfield.losses.relations import RelationalEmbedder
 from nearfield.models import EmbeddingModel, Preprocessing, build_model, load_weights
-from nearfield.models.embed_images import Progress, embed
+from nearfield.models.embed_images import embed
 from nearfield.models.ensemble import Ensemble
 from nearfield.models.pretrained import Pretrained
+from nearfield.progress import Progress
 from nearfield.training.run_folder import RunFolder
 
 

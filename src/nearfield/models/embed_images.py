@@ -5,14 +5,13 @@ Axes: N images, B images of a batch, D embedding dims.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-Progress = Callable[[int, int], None]  # (images done, images)
+from nearfield.progress import Progress
 
 
 class Rows(Protocol):

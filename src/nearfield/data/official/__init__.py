@@ -13,8 +13,8 @@ from nearfield.data.dataset import Dataset, cache_dir
 from nearfield.data.official import cars196, cub, imagenet, inshop, sop, vehicleid
 from nearfield.data.official.listing import Expected, Listing, problems, seek, to_dataset
 from nearfield.data.pictures import Paths, digests_of, examine
-from nearfield.data.progress import bar
 from nearfield.errors import InputError
+from nearfield.progress import reported
 
 __all__ = ["KINDS", "Archive", "Expected", "Kind", "read"]
 
@@ -133,7 +133,7 @@ def _checked(name: str, folder: Path, kind: Kind, quick: bool) -> Dataset:
     found = problems(listing, kind.expected)
     if not found:
         files = Paths(listing.root, tuple(listing.paths))
-        with bar(f"Reading {name}" if quick else f"Decoding {name}") as progress:
+        with reported(f"Reading {name}" if quick else f"Decoding {name}") as progress:
             digests, found = (digests_of(files, progress), []) if quick else examine(files, progress=progress)
     if found:
         raise InputError(_report(folder, kind, found))
@@ -180,7 +180,7 @@ def _unpack(name: str, source: Path, archives: dict[Path, Archive], kind: Kind, 
             raise InputError(f"{n} was not found in {source}; put it beside {next(iter(archives)).name}.")
         _check_md5(found, md5)
         beside.append(found)
-    with bar(f"Unpacking {name}") as progress, whole_folder(target) as temporary:
+    with reported(f"Unpacking {name}") as progress, whole_folder(target) as temporary:
         for found in beside:
             shutil.copyfile(found, temporary / found.name)
         for done, (file, archive) in enumerate(archives.items(), start=1):
@@ -189,7 +189,7 @@ def _unpack(name: str, source: Path, archives: dict[Path, Archive], kind: Kind, 
 
 
 def _check_md5(path: Path, md5: str | None) -> str:
-    with bar(f"Checking {path.name}") as progress:
+    with reported(f"Checking {path.name}") as progress:
         found = md5_of(path, progress)
     if md5 is not None and found != md5:
         raise InputError(

@@ -9,8 +9,6 @@ import hashlib
 import unicodedata
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +21,20 @@ from nearfield.data.builtin.glyphs.selection import select
 from nearfield.data.dataset import Dataset, DataWarning, Integers, Pixels, cache_dir, fingerprint
 from nearfield.errors import RunError
 from nearfield.files import atomic_write
+from nearfield.progress import reported
 
 PINNED = ("3.11.2", "13.0.0", "2.14.3")  # the matplotlib, Pillow and FreeType that give PINNED_FINGERPRINT
 PINNED_FINGERPRINT = "8bc06f0e746ff449ad784280cece74d3a3567c7bb40ddc98b51bc10890241ccd"
 
-Progress = Callable[[int, int], None]  # (classes drawn, classes in all)
 
-
-def load(progress: Progress | None = None) -> Dataset:
+def load() -> Dataset:
     """The dataset from the cache, or drawn (once, in well under a minute) and cached; a damaged file is drawn again."""
     versions, key = _provenance()
     expected = PINNED_FINGERPRINT if versions == PINNED else None
     path = cache_dir() / f"glyphs-{VERSION}-{key}.npz"
     dataset = _read(path, expected)
     if dataset is None:
-        images, codepoints = _draw(progress)
+        images, codepoints = _draw()
         dataset = _dataset(images, codepoints)
         _check_drawn(dataset.fingerprint, expected)
         with atomic_write(path) as temporary, temporary.open("wb") as stream:
@@ -47,9 +44,9 @@ def load(progress: Progress | None = None) -> Dataset:
     return dataset
 
 
-def _draw(progress: Progress | None) -> tuple[Pixels, list[int]]:
+def _draw() -> tuple[Pixels, list[int]]:
     faces = open_faces()
-    with _bar() if progress is None else nullcontext(progress) as report:
+    with reported("Drawing the glyphs, once") as report:
         codepoints = select(faces)
         images = np.empty((len(codepoints), IMAGES_PER_CLASS, SIDE, SIDE), dtype=np.uint8)
         for index, codepoint in enumerate(codepoints):
@@ -125,14 +122,3 @@ def _warn_unpublished(versions: tuple[str, str, str]) -> None:
         DataWarning,
         stacklevel=4,
     )
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Drawing the glyphs, once", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
