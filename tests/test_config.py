@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nearfield.config import BenchConfig, RunConfig, build_config, load_config, merge
+from nearfield.config import (
+    BenchConfig,
+    DataConfig,
+    MethodConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    SamplerConfig,
+    build_config,
+    load_config,
+    merge,
+)
 from nearfield.errors import InputError
 
 
@@ -37,18 +52,126 @@ def test_values_are_frozen() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("sampler.batchsize=8", r"sampler\.batchsize is not a key here; did you mean 'batch_size'\?"),
-        ("optimiser.lr=1", r"optimiser is not a key here; did you mean 'optimizer'\?"),
-        ("steps=0", r"steps: Input should be greater than or equal to 1; got 0"),
-        ("data.val_fraction=1.5", r"data\.val_fraction: .*less than 1; got 1\.5"),
-        ("select_by=accuracy", r"select_by: .*'map@r'.*got 'accuracy'"),
-        ("seed", r"--set takes a\.b=value; got 'seed'"),
-        ("seed.x.y=1", r"seed: .*got \{'x'"),
+        ("steps=0", r"steps must be greater than or equal to 1; got 0\."),
+        ("data.val_fraction=1.5", r"data\.val_fraction must be less than 1; got 1\.5\."),
+        ("data.fold=3", r"data: fold must be in 0\.\.0, below folds; got 3\."),
+        ("data.name=5", r"data\.name must be text, in quotes; got 5\."),
+        ("model=conv", r"model must be a table; got 'conv'\."),
+        ("model.backbone=con", r"model\.backbone must be one of .* or timm:NAME; got 'con', did you mean 'conv'\?"),
+        ("select_by=accuracy", r"select_by must be 'map@r'.*; got 'accuracy'\."),
+        ("method.params.alpha=[1]", r"method\.params\.alpha must be a finite number, .*; got \[1\]\."),
+        ("seed", r"--set must be KEY=VALUE, for example optimizer\.lr=0\.001; got 'seed'"),
+        ("seed.x.y=1", r"seed must be a valid integer; got \{'x'"),
+        ("data.split_seed=-1", r"data\.split_seed must be greater than or equal to 0; got -1\."),
     ],
 )
 def test_mistakes_are_named(override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_config(RunConfig, None, [override])
+
+
+@pytest.mark.parametrize("key", ["optimizer.lr", "optimizer.clip", "data.val_fraction", "ema", "method.params.alpha"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan", "1e999"])
+def test_numbers_must_be_finite(key: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"{key} must be a(n?) .*(number|greater).*; got"):
+        load_config(RunConfig, None, [f"{key}={value}"])
+
+
+def test_an_override_is_one_value() -> None:
+    with pytest.raises(InputError, match="--set takes one value; got several lines of TOML"):
+        load_config(RunConfig, None, ["steps=5\n[model]\ndim=3"])
+
+
+def test_a_name_that_looks_like_a_date_is_a_name() -> None:
+    assert load_config(RunConfig, None, ["data.name=2024-05-01"]).data.name == "2024-05-01"
+    with pytest.raises(InputError, match=r"steps must be a valid integer.*got '2024-05-01'"):
+        load_config(RunConfig, None, ["steps=2024-05-01"])
+
+
+def test_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_text("steps = 7\n", encoding="utf-8-sig")
+    assert load_config(RunConfig, path).steps == 7
+
+
+DEEP = 5000
+HOSTILE = {
+    "date": "steps = 2024-05-01",
+    "time": "[method.params]\nalpha = 07:32:00",
+    "deep array": f"steps = {'[' * DEEP}{']' * DEEP}",
+    "deep table": f"{'a.' * DEEP}a = 1",
+    "deep parameter": f"[method.params]\n{'a.' * DEEP}a = 1",
+    "digits": f"steps = {'9' * DEEP}",
+    "hex digits": f"steps = 0x{'f' * DEEP}",
+    "hex parameter": f"[method.params]\nalpha = 0x{'f' * DEEP}",
+    "not UTF-8": "steps = \udcff",
+    "null": "\0",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("kind", [RunConfig, BenchConfig])
+def test_a_hostile_file_is_an_input_error(text: str, kind: type[RunConfig] | type[BenchConfig], tmp_path: Path) -> None:
+    path = tmp_path / "hostile.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError) as refused:
+        load_config(kind, path, ["seed=1"])
+    assert len(str(refused.value)) < 20_000
+
+
+def values(keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
+    """Tables of anything that TOML can hold."""
+    simple = (
+        st.integers(-(2**70), 2**70)
+        | st.integers(-3, 3)
+        | st.floats()
+        | st.booleans()
+        | st.text(max_size=8)
+        | st.sampled_from(["conv", "digits", "cosine", "step", "fastap"])
+        | st.dates()
+        | st.datetimes()
+        | st.times()
+    )
+    anything = st.recursive(
+        simple, lambda x: st.lists(x, max_size=3) | st.dictionaries(keys, x, max_size=3), max_leaves=8
+    )
+    return st.dictionaries(keys, anything, max_size=4)
+
+
+def known_keys() -> list[str]:
+    kinds = (RunConfig, BenchConfig, DataConfig, ModelConfig, SamplerConfig, OptimizerConfig, MethodConfig)
+    return sorted({key for kind in kinds for key in kind.model_fields})
+
+
+KEYS = st.sampled_from(known_keys()) | st.text(max_size=4)
+VALID = BenchConfig().to_toml()
+MUTATED = st.lists(st.tuples(st.integers(0, len(VALID)), st.integers(0, 9), st.text(max_size=4)), max_size=4)
+
+
+def mutated(changes: list[tuple[int, int, str]]) -> str:
+    text = VALID
+    for place, length, new in changes:
+        text = text[:place] + new + text[place + length :]
+    return text
+
+
+TEXTS = st.text() | MUTATED.map(mutated) | values(KEYS).map(tomli_w.dumps)
+OVERRIDES = st.lists(st.text(max_size=12) | st.tuples(KEYS, st.text(max_size=8)).map("=".join), max_size=3)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXTS, overrides=OVERRIDES, kind=st.sampled_from([RunConfig, BenchConfig]))
+def test_any_text_builds_or_is_an_input_error(
+    tmp_path: Path, text: str, overrides: list[str], kind: type[RunConfig] | type[BenchConfig]
+) -> None:
+    path = tmp_path / "any.toml"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    try:
+        config = load_config(kind, path, overrides)
+    except InputError:
+        return
+    path.write_text(config.to_toml(), encoding="utf-8")
+    assert load_config(kind, path).digest() == config.digest()
 
 
 def test_mistakes_in_a_list_of_tables_are_named() -> None:

@@ -1,15 +1,31 @@
-"""A run, and a comparison of runs, as typed, frozen values: read from TOML, overridden with `a.b=value`, hashed."""
+"""Configurations of a run and of a bench: typed, immutable values, read from TOML, overridden by `a.b=value`, hashed.
+
+Unknown keys are errors, and so are values out of range: an InputError names the key, the rule and the value. Every
+number must be finite.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from nearfield.errors import InputError, nearest
 
@@ -18,50 +34,66 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+LARGEST = 2**63 - 1  # what TOML promises to hold
+
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Value = float | int | bool | str
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+NotNegative = Annotated[int, Field(ge=0, le=LARGEST)]
+Value = float | Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | bool | str
+
+
+def _one_rule(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """One message for a value of none of the allowed types, not one for each type."""
+    try:
+        return validate(value)
+    except ValidationError:
+        rule = "must be a finite number, true, false, text or a table of those"
+        raise PydanticCustomError("parameter", rule) from None
+
+
+Parameter = Annotated[Value | dict[str, Value], WrapValidator(_one_rule)]
 
 
 class Config(BaseModel):
-    """Base of all configuration values: frozen, and closed to unknown keys."""
+    """Base of all configurations: immutable, without unknown keys, all numbers finite."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def digest(self) -> str:
-        """A short hash of the resolved value, the same on every machine."""
+        """A short hash of all values, defaults included; the same on every machine."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_toml(self) -> str:
-        """The resolved value as TOML; keys that are None are left out, as TOML has no null."""
+        """All values as TOML, defaults included; keys that are None are omitted, as TOML has no null."""
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
 class DataConfig(Config):
-    """Which data, how its images are prepared, and which of its training classes are held out to choose the epoch.
+    """The dataset, how its images are prepared, and which training classes are held out for validation.
 
-    With one fold a share of them, drawn by `split_seed`; with several, the classes of fold number `fold`, consecutive
-    as in the reality check. `augment` is one of `nearfield.data.augment`: images are cropped at random for
-    training, and centrally for testing.
+    `name` is the name of a dataset (`nearfield data list`) or the path of one. With `folds` = 1, `val_fraction` of the
+    training classes, drawn by `split_seed`, are held out; with several folds, the classes of fold number `fold`, which
+    are consecutive as in the reality check (Musgrave et al., 2020). `augment` is the name of an augmentation in
+    `nearfield.data.augment`: random crops for training, centre crops for testing. None leaves images as they are.
     """
 
     name: str = "glyphs"
     val_fraction: Fraction = 0.2
-    split_seed: int = 0
+    split_seed: NotNegative = 0
     folds: Count = 1
-    fold: Annotated[int, Field(ge=0)] = 0
+    fold: NotNegative = 0
     augment: str | None = None
-    workers: Annotated[int, Field(ge=0)] = 0  # processes that prepare batches; the batches do not depend on them
+    workers: NotNegative = 0  # processes that prepare batches; the batches do not depend on their number
 
     @model_validator(mode="after")
     def _fold_exists(self) -> DataConfig:
         if self.fold >= self.folds:
-            raise ValueError(f"fold counts from 0 to folds - 1, {self.folds - 1}; got {self.fold}")
+            raise ValueError(f"fold must be in 0..{self.folds - 1}, below folds; got {self.fold}")
         return self
 
 
@@ -70,16 +102,19 @@ BACKBONES = ("conv", "features", "bn_inception", "googlenet", "efficientnet_lite
 
 def _known_backbone(name: str) -> str:
     if name not in BACKBONES and not name.startswith("timm:"):
-        raise ValueError(f"a backbone is one of {', '.join(BACKBONES)} or timm:NAME; {nearest(name, BACKBONES)}")
+        raise ValueError(
+            f"must be one of {', '.join(BACKBONES)} or timm:NAME; got {name!r}, {nearest(name, BACKBONES)}"
+        )
     return name
 
 
 class ModelConfig(Config):
-    """The network: a backbone, pooling over space, and a head that gives the embedding.
+    """The network: a backbone, spatial pooling, and a head that outputs the embedding.
 
-    `width` and `channels` shape the small convolutional backbone alone. `weights` is a local file for the backbone;
-    efficientnet_lite0 brings its own. Head "none" leaves the pooled features, so that `dim` is their number. Frozen
-    batch norm keeps its running statistics in training; `freeze_bn_affine` keeps its scale and shift too.
+    `width` and `channels` apply to the backbone "conv" only. `weights` is a local file of backbone weights;
+    efficientnet_lite0 needs none, its package brings them. With head "none" the pooled features are the embedding, and
+    `dim` must be their number. `freeze_bn` keeps the running statistics of batch norm during training;
+    `freeze_bn_affine` keeps its scale and shift too.
     """
 
     backbone: Annotated[str, AfterValidator(_known_backbone)] = "conv"
@@ -97,9 +132,9 @@ class ModelConfig(Config):
 
 
 class SamplerConfig(Config):
-    """How batches are drawn: `per_class` images of each of batch_size / per_class classes, or a plain shuffle.
+    """How batches are sampled: `per_class` images of each of `batch_size` / `per_class` classes, or a plain shuffle.
 
-    "auto" is what the method was published with.
+    "auto" is the sampler that the method was published with.
     """
 
     name: Literal["auto", "m_per_class", "npairs", "episodic", "fastap", "fastap_hard", "shuffle"] = "auto"
@@ -108,74 +143,73 @@ class SamplerConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """The optimiser and its rates: of the network, of its head, of what the loss learns (proxies, margins)."""
+    """The optimizer and its learning rates: of the network, of its head, and of the loss (proxies, margins)."""
 
     name: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     lr: Positive = 2e-3
-    head: Positive = 1.0  # times lr
-    loss_lr: Positive = 0.01
+    head: Positive = 1.0  # learning rate of the head, as a multiple of lr
+    loss_lr: Positive = 0.01  # learning rate of the parameters of the loss
     weight_decay: AtLeastZero = 1e-4
     loss_weight_decay: AtLeastZero = 0.0
     eps: Positive = 1e-8
     loss_eps: Positive = 1e-8
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd and rmsprop
-    decay_biases: bool = True  # False: no weight decay on biases and norms
-    clip: Positive | None = None  # largest norm of the network's gradient
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd and rmsprop only
+    decay_biases: bool = True  # False: no weight decay of biases and normalization layers
+    clip: Positive | None = None  # maximum norm of the network's gradient; None: no clipping
     schedule: Literal["cosine", "constant", "step"] = "cosine"
-    decay_every: Count | None = None  # steps after which "step" multiplies the rates by `decay`
+    decay_every: Count | None = None  # schedule "step" multiplies the rates by `decay` after each so many steps
     decay: Annotated[float, Field(gt=0, le=1)] = 0.1
-    warmup_steps: Annotated[int, Field(ge=0)] = 20
-    frozen_steps: Annotated[int, Field(ge=0)] = 0  # first steps, in which the backbone is held and the rest learns
+    warmup_steps: NotNegative = 20
+    frozen_steps: NotNegative = 0  # number of initial steps during which the backbone is frozen
 
     @model_validator(mode="after")
-    def _step_is_known(self) -> OptimizerConfig:
+    def _step_has_an_interval(self) -> OptimizerConfig:
         if self.schedule == "step" and self.decay_every is None:
-            raise ValueError('schedule "step" needs decay_every, the steps between two drops of the rates')
+            raise ValueError('schedule "step" requires decay_every, the number of steps between two decays')
         return self
 
 
 class MethodConfig(Config):
-    """A method by name, with parameters that differ from its defaults."""
+    """A method by name (`nearfield methods`), and the parameters that differ from its defaults."""
 
     name: str = "multi_similarity"
-    params: dict[str, Value | dict[str, Value]] = {}
+    params: dict[str, Parameter] = {}
 
 
 class RunConfig(Config):
-    """One training run: everything that its result depends on."""
+    """One training run: everything that its result depends on, except the content of the data."""
 
     method: MethodConfig = MethodConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    memory: Count | None = None  # earlier embeddings that pair losses compare with too (cross-batch memory)
-    chunk: Count | None = None  # images embedded at once; None: the whole batch. The gradient is the same
-    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the network, by autocast; losses reduce in float32
-    ema: Fraction | None = None  # decay of an average of the weights, which is then what is scored
+    memory: Count | None = None  # size of the cross-batch memory of a pair loss; None: no memory
+    chunk: Count | None = None  # images embedded at a time; None: the whole batch. The gradient does not depend on it
+    precision: Literal["float32", "bf16", "fp16"] = (
+        "float32"  # of the network (autocast); losses are computed in float32
+    )
+    ema: Fraction | None = None  # decay of the exponential moving average of the weights, which is then evaluated
     steps: Count = 500
     eval_every: Count = 100
-    oracle: bool = False  # write down test scores along the way too; nothing is chosen by them
+    oracle: bool = False  # record test scores during training too; nothing is selected by them
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
-    distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: of the signs of the embedding
-    member: Annotated[int, Field(ge=0)] | None = None  # of an ensemble; None trains all and joins them
-    seed: Annotated[int, Field(ge=0)] = 0
+    distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
+    member: NotNegative | None = None  # train only this member of an ensemble; None: all, concatenated
+    seed: NotNegative = 0
     threads: Count = 1
 
 
-VARIANTS = ("untuned", "dim64", "dim512", "plain")
-
-
 class BenchConfig(Config):
-    """A comparison: methods x seeds under one protocol, everything else equal.
+    """A comparison of methods: each with every seed, under one protocol, everything else equal.
 
-    Every method is tuned with the same number of `trials`; the first is its published setting. `variants` are run
-    besides, for the bias ledger: the published setting, other embedding sizes, without the method's own tricks.
+    Every method is tuned with the same number of `trials`; the first is its published setting. `variants` are extra
+    runs for the bias ledger: the published setting, other embedding sizes, the method without its own tricks.
     """
 
     protocol: str = "classic"
     trials: Count = 1
-    prune: bool = True  # stop a trial whose first folds are far behind; the rule is the same for every method
+    prune: bool = True  # stop a trial that is far behind after its first folds; the same rule for every method
     variants: tuple[Literal["untuned", "dim64", "dim512", "plain"], ...] = ()
     variant_seeds: Count = 1
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
@@ -183,11 +217,11 @@ class BenchConfig(Config):
         MethodConfig(name="fastap"),
         MethodConfig(name="proxy_softmax", params={"temperature": 0.1}),
     )
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1)
+    seeds: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0, 1)
     run: RunConfig = RunConfig()
 
     def runs(self) -> list[RunConfig]:
-        """Every run of the comparison, seed by seed, so that an unfinished table is already fair."""
+        """Every run of the comparison, seed by seed, so that an unfinished bench is already fair."""
         return [self.run.model_copy(update={"method": m, "seed": s}) for s in self.seeds for m in self.methods]
 
 
@@ -195,40 +229,44 @@ C = TypeVar("C", bound=Config)
 
 
 def load_config(kind: type[C], path: Path | None = None, overrides: Iterable[str] = ()) -> C:
-    """Read `kind` from a TOML file (or its defaults), apply `a.b=value` overrides, and validate."""
+    """Read a TOML file (or take the defaults), apply the overrides `a.b=value`, and validate; InputError if invalid."""
     return build_config(kind, merge(read_toml(path) if path else {}, overrides))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; InputError if there is none or it does not parse."""
+    """The tables of a TOML file, with or without a byte-order mark; InputError if it cannot be read or parsed."""
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         return found
     except OSError as error:
         raise InputError(f"cannot read the config {path}: {error.strerror}. Check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, or of a number with thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}.") from error
+    except RecursionError:
+        raise InputError(f"{path} is not valid TOML: its arrays or tables are nested too deeply.") from None
 
 
 def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`values` with each override `a.b=value` applied; the value is read as TOML, or as text if it is not."""
-    merged: dict[str, Any] = json.loads(json.dumps(values))
+    """A copy of `values` with each override `a.b=value` applied; what is not a TOML value is taken as text."""
+    merged = dict(values)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
-            raise InputError(f"--set takes a.b=value; got {override!r}.")
+            raise InputError(f"--set must be KEY=VALUE, for example optimizer.lr=0.001; got {override!r}.")
         *tables, last = key.strip().split(".")
         at = merged
         for table in tables:
-            at = at.setdefault(table, {})
-            if not isinstance(at, dict):
+            inner = at.get(table, {})
+            if not isinstance(inner, dict):
                 raise InputError(f"--set {override}: {table!r} is a value, not a table.")
-        at[last] = _parse(text.strip())
+            at[table] = dict(inner)
+            at = at[table]
+        at[last] = _parse(override, text.strip())
     return merged
 
 
 def build_config(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Validate `values` as `kind`; InputError names every offending key, the rule and the nearest valid key."""
+    """Validate `values` as `kind`; InputError names each invalid key, the rule, the value and the nearest key."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -236,19 +274,38 @@ def build_config(kind: type[C], values: Mapping[str, Any]) -> C:
         raise InputError("\n".join(["the configuration is not valid:", *(f"  {p}" for p in problems)])) from None
 
 
-def _parse(text: str) -> Any:
+def _parse(override: str, text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    if len(parsed) > 1:
+        raise InputError(f"--set takes one value; got several lines of TOML: {override!r}. Repeat --set for each key.")
+    value = parsed["value"]
+    return text if isinstance(value, date | time) else value  # no key is a date, but a name may look like one
+
+
+RULES = {  # pydantic's words for what TOML calls otherwise
+    "missing": "is required",
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "tuple_type": "must be a list",
+    "string_type": "must be text, in quotes",
+}
 
 
 def _explain(kind: type[Config], problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
+    where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         valid = _keys_at(kind, problem["loc"][:-1])
         return f"{where} is not a key here; {nearest(str(problem['loc'][-1]), valid)}"
-    return f"{where}: {problem['msg']}; got {problem['input']!r}."
+    rule = RULES.get(problem["type"], problem["msg"].replace("Input should", "must", 1))
+    got = f"; got {_brief(problem['input'])}."
+    if problem["type"] == "value_error":  # from a validator, which names the value itself
+        rule = rule.removeprefix("Value error, ")
+        got = "" if rule.endswith("?") else "."
+    space = " " if rule.startswith(("must", "is ")) else ": " if where else ""
+    return f"{where}{space}{rule}{got}"
 
 
 def _keys_at(kind: type[Config], location: tuple[Any, ...]) -> list[str]:
@@ -263,3 +320,13 @@ def _config_inside(annotation: Any) -> type[Config] | None:
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return annotation
     return next((found for part in get_args(annotation) if (found := _config_inside(part))), None)
+
+
+def _brief(value: Any) -> str:
+    """A value in an error message: shortened, however long, deep or large it is."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxlong, short.maxother = 3, 100, 40, 100
+    try:
+        return short.repr(value)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        return "a number too long to print"
