@@ -174,6 +174,30 @@ def test_any_text_builds_or_is_an_input_error(
     assert load_config(kind, path).digest() == config.digest()
 
 
+@pytest.mark.parametrize(
+    ("kind", "override", "message"),
+    [
+        (RunConfig, "sampler.batchsize=8", r"sampler.batchsize is not a key here; did you mean 'batch_size'?"),
+        (RunConfig, "optimiser.lr=1", "optimiser.lr is not a key here; did you mean 'optimizer.lr'?"),
+        (RunConfig, "lr=1", "lr is not a key here; did you mean 'optimizer.lr'?"),
+        (RunConfig, "params.alpha=1", "params.alpha is not a key here; did you mean 'method.params'?"),
+        (
+            RunConfig,
+            "run.steps=20",
+            "run.steps is not a key here; did you mean 'steps'? run.steps is a key of a bench.",
+        ),
+        (BenchConfig, "steps=20", "steps is not a key here; did you mean 'run.steps'? steps is a key of a run."),
+        (BenchConfig, "run.stepz=20", "run.stepz is not a key here; did you mean 'steps'?"),
+    ],
+)
+def test_an_unknown_key_names_the_one_that_was_meant(
+    kind: type[RunConfig] | type[BenchConfig], override: str, message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        load_config(kind, None, [override])
+    assert str(refused.value).splitlines()[1] == f"  {message}"
+
+
 def test_mistakes_in_a_list_of_tables_are_named() -> None:
     with pytest.raises(InputError, match=r"methods\.1\.nam is not a key here; did you mean 'name'\?"):
         build_config(BenchConfig, {"methods": [{"name": "fastap"}, {"nam": "triplet"}]})

@@ -297,8 +297,7 @@ RULES = {  # pydantic's words for what TOML calls otherwise
 def _explain(kind: type[Config], problem: Any) -> str:
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        valid = _keys_at(kind, problem["loc"][:-1])
-        return f"{where} is not a key here; {nearest(str(problem['loc'][-1]), valid)}"
+        return _unknown_key(kind, problem["loc"], problem["input"])
     rule = RULES.get(problem["type"], problem["msg"].replace("Input should", "must", 1))
     got = f"; got {_brief(problem['input'])}."
     if problem["type"] == "value_error":  # from a validator, which names the value itself
@@ -306,6 +305,36 @@ def _explain(kind: type[Config], problem: Any) -> str:
         got = "" if rule.endswith("?") else "."
     space = " " if rule.startswith(("must", "is ")) else ": " if where else ""
     return f"{where}{space}{rule}{got}"
+
+
+def _unknown_key(kind: type[Config], location: tuple[Any, ...], value: Any) -> str:
+    """Name an unknown key, and the key that was meant: of that name elsewhere, or else the nearest here."""
+    path = [str(part) for part in location]
+    while isinstance(value, dict) and value:  # an unknown table: its first key tells what was meant
+        name, value = next(iter(value.items()))
+        path.append(name)
+    key, last = ".".join(path), str(location[-1])
+    homes = [known for known in _keys(kind) if known.rpartition(".")[2] in (path[-1], last)]
+    if not homes:
+        return f"{'.'.join(map(str, location))} is not a key here; {nearest(last, _keys_at(kind, location[:-1]))}"
+    meant = repr(homes[0]) if len(homes) == 1 else f"one of {', '.join(homes)}"
+    text = f"{key} is not a key here; did you mean {meant}?"
+    for name, other in (("run", RunConfig), ("bench", BenchConfig)):
+        if other is not kind and key in _keys(other):
+            text += f" {key} is a key of a {name}."
+    return text
+
+
+def _keys(kind: type[Config], prefix: str = "") -> list[str]:
+    """The dotted key of every value in `kind`."""
+    found = []
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Config):
+            found += _keys(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
 
 
 def _keys_at(kind: type[Config], location: tuple[Any, ...]) -> list[str]:
