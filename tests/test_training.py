@@ -222,7 +222,7 @@ def test_folds_are_those_of_the_reality_check() -> None:
     assert set.union(*held) == set(dataset.train_classes.tolist())
     assert sum(map(len, held)) == len(dataset.train_classes)
     assert all(not held[f] & set(dataset.labels[p.fit.numpy()].tolist()) for f, p in enumerate(parts))
-    with pytest.raises(InputError, match="fold counts from 0 to folds - 1, 3; got 4"):
+    with pytest.raises(InputError, match=r"fold must be in 0\.\.3, below folds; got 4"):
         config_of("data.folds=4", "data.fold=4")
 
 

@@ -165,7 +165,7 @@ class OptimizerConfig(Config):
     @model_validator(mode="after")
     def _step_has_an_interval(self) -> OptimizerConfig:
         if self.schedule == "step" and self.decay_every is None:
-            raise ValueError('schedule "step" requires decay_every, the number of steps between two decays')
+            raise ValueError('schedule "step" needs decay_every, the number of steps between two decays')
         return self
 
 
