@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +47,30 @@ def test_an_unreadable_image_is_named(pictures: Path, capsys: pytest.CaptureFixt
 def test_a_missing_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "show", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("refused", ["", "clàss 3"], ids=["root", "class folder"])
+@pytest.mark.parametrize("action", ["show", "add"])
+def test_a_folder_that_may_not_be_read_is_named(
+    pictures: Path, refused: str, action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path == pictures / refused:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    words = ["show", str(pictures)] if action == "show" else ["add", "mine", str(pictures)]
+    assert main(["data", *words]) == 2
+    message = f"nearfield: cannot read {pictures / refused}: Permission denied. Check the path and its permissions.\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_path_that_no_file_system_takes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*: File name too long"):
+        data.load(str(tmp_path / ("a" * 300)))
 
 
 def test_too_few_classes(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,23 @@ from nearfield.progress import reported
 BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits.load, "glyphs": glyphs.load}
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What the operating system refuses to read as an InputError that names it."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"cannot read {error.filename}: {reason}. Check the path and its permissions.") from error
+
+
 def names() -> list[str]:
     """The names that `load` knows here, sorted: built in, added, and Omniglot if NEARFIELD_DATA holds it."""
     found = {*BUILT_IN, *user_datasets.names()}
     return sorted(found | {"omniglot"} if omniglot.find() else found)
 
 
+@_readable()
 def load(name: str, size: int | None = None, resize: str | None = None, colour: bool | None = None) -> Dataset:
     """The dataset called `name`, or the one at the path `name`.
 
@@ -65,6 +77,7 @@ def from_path(path: Path, lazy: bool = True) -> Dataset:
     return folder.load(path) if lazy else folder.load_small(path)
 
 
+@_readable()
 def add(name: str, path: Path, kind: official.Kind | None = None, quick: bool = False) -> Dataset:
     """Read and check the data at `path` and remember them as `name`; nothing is remembered if anything is wrong.
 
