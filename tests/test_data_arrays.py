@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nearfield import data
 from nearfield.errors import InputError
@@ -81,6 +87,58 @@ def test_a_file_that_is_no_array(tmp_path: Path) -> None:
         data.load(str(tmp_path / "x.npz"))
     with pytest.raises(InputError, match="does not exist"):
         data.load(str(tmp_path / "none.npz"))
+
+
+def header_of(shape: tuple[int, ...]) -> bytes:
+    """An .npy file that claims to hold `shape`, and holds nothing."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_a_header_that_claims_more_than_any_memory(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    np.save(tmp_path / "labels.npy", Y)
+    if path.suffix == ".npy":
+        path.write_bytes(header_of((1 << 45, 5)))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("features.npy", header_of((1 << 45, 5)))
+    with pytest.raises(InputError, match=r"x.np. cannot be read: Unable to allocate"):
+        data.load(str(path))
+
+
+def saved(write: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    write(stream, *arrays, **named)
+    return stream.getvalue()
+
+
+FILES = {
+    "x.npz": saved(np.savez, features=X, labels=Y),
+    "compressed.npz": saved(np.savez_compressed, features=X, labels=Y),
+    "x.npy": saved(np.save, X),
+}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(FILES)),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+    st.integers(0, 2000),
+)
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::UserWarning")
+def test_damage_is_an_input_error_or_harmless(
+    tmp_path: Path, name: str, changes: list[tuple[int, int]], length: int
+) -> None:
+    content = bytearray(FILES[name])
+    for place, value in changes:
+        content[place % (150 if name == "x.npy" else len(content))] = value  # an array's numbers may be anything
+    (tmp_path / name).write_bytes(content[:length])
+    np.save(tmp_path / "labels.npy", Y)
+    with suppress(InputError):
+        data.load(str(tmp_path / name))
 
 
 def test_the_real_features_of_cub(real_data: Path) -> None:

@@ -268,7 +268,7 @@ def test_a_damaged_registration(tmp_path: Path, cache: Path) -> None:
     data.add("mine", folder(tmp_path, [2] * 6))
     known = cache / "datasets" / "mine.npz"
     known.write_bytes(known.read_bytes()[:100])
-    with pytest.raises(RunError, match=r"cannot be read: .* Add it again"):
+    with pytest.raises(RunError, match=r"the record of the dataset mine is damaged: .* Add it again"):
         data.load("mine")
     assert len(data.add("mine", tmp_path / "mine").labels) == 12
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nearfield.data.dataset import Dataset, cache_dir
+from nearfield.data.npz import read_npz
 from nearfield.data.pictures import Paths, Pictures
 from nearfield.errors import InputError, RunError
 from nearfield.files import atomic_write
@@ -79,11 +79,10 @@ def load(name: str, reread: Callable[[Path], Dataset]) -> Dataset:
 def _read(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     path = _folder() / f"{name}.npz"
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = dict(archive)
+        arrays = read_npz(path)
         facts: dict[str, Any] = json.loads(arrays.pop("facts").tobytes())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"what is known of {name} in {path} cannot be read: {error}. Add it again.") from error
+    except (ValueError, KeyError) as error:  # an InputError is a ValueError
+        raise RunError(f"the record of the dataset {name} is damaged: {error} Add it again.") from error
     if facts["version"] != VERSION:
         raise RunError(f"{name} was added by another version of Nearfield; add it again.")
     return facts, arrays

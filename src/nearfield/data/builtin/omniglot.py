@@ -10,15 +10,16 @@ Axes: C classes, K drawers, S pixels of a side.
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from nearfield.data.dataset import Dataset, Pixels, fingerprint
+from nearfield.data.npz import read_npz
 from nearfield.errors import InputError
 
 FILE = "omniglot.npz"
+MEMBERS = ("bits", "shape", "class_alphabet", "class_character", "alphabet_names", "alphabet_is_background")
 SIDE = 28  # what few-shot papers use; at 35 a pixel is the mean of exactly 3 x 3
 ADDRESS = "https://github.com/brendenlake/omniglot"
 
@@ -32,13 +33,13 @@ def find() -> Path | None:
 
 def load(path: Path, size: int = SIDE) -> Dataset:
     """The characters as black ink on white paper, `size` pixels on a side."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            bits, side = archive["bits"], int(archive["shape"][0])
-            alphabet, character = archive["class_alphabet"].astype(np.int64), archive["class_character"]
-            names, background = archive["alphabet_names"].tolist(), archive["alphabet_is_background"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not the packed Omniglot: {error}.") from error
+    arrays = read_npz(path)
+    missing = [name for name in MEMBERS if name not in arrays]
+    if missing:
+        raise InputError(f"{path} is not the packed Omniglot: {', '.join(missing)} missing.")
+    bits, side = arrays["bits"], int(arrays["shape"][0])
+    alphabet, character = arrays["class_alphabet"].astype(np.int64), arrays["class_character"]
+    names, background = arrays["alphabet_names"].tolist(), arrays["alphabet_is_background"]
     if not 1 <= size <= side:
         raise InputError(f"size must lie in 1..{side} for omniglot; got {size}.")
     ink = np.unpackbits(bits.reshape(-1, bits.shape[-1]), axis=1, count=side * side)

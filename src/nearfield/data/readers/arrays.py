@@ -9,21 +9,18 @@ Axes: N images, F features.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nearfield.data.dataset import Dataset, Flags
 from nearfield.data.from_labels import assemble
+from nearfield.data.npz import Arrays, read_npy, read_npz
 from nearfield.data.readers.table import one_each
 from nearfield.errors import InputError
 
 SUFFIXES = (".npz", ".npy")
 CONTENT = ("features", "embeddings", "images")
-Arrays = dict[str, npt.NDArray[Any]]
 
 
 def load(path: Path) -> Dataset:
@@ -51,19 +48,13 @@ def load(path: Path) -> Dataset:
 
 
 def _read(path: Path) -> Arrays:
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files if name not in ("paths", "ids")}
-        beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
-        labels = next((each for each in beside if each.is_file()), None)
-        if labels is None:
-            raise InputError(f"{path} needs labels: put {beside[0].name} or {beside[1].name} beside it.")
-        return {"features": np.load(path, allow_pickle=False), "labels": np.load(labels, allow_pickle=False)}
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+    if path.suffix == ".npz":
+        return read_npz(path, skip=("paths", "ids"))
+    beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
+    labels = next((each for each in beside if each.is_file()), None)
+    if labels is None:
+        raise InputError(f"{path} needs labels: put {beside[0].name} or {beside[1].name} beside it.")
+    return {"features": read_npy(path), "labels": read_npy(labels)}
 
 
 def _words(path: Path, arrays: Arrays, name: str, rows: int) -> list[str] | None:

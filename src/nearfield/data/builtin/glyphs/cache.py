@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 import warnings
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from nearfield.data.builtin.glyphs.fonts import font_files, open_faces
 from nearfield.data.builtin.glyphs.random_integers import RandomIntegers
 from nearfield.data.builtin.glyphs.selection import select
 from nearfield.data.dataset import Dataset, DataWarning, Integers, Pixels, cache_dir, fingerprint
+from nearfield.data.npz import read_npz
 from nearfield.errors import RunError
 from nearfield.files import atomic_write
 from nearfield.progress import reported
@@ -86,10 +86,10 @@ def _halves(category: Integers) -> tuple[Integers, Integers]:
 def _read(path: Path, expected: str | None) -> Dataset | None:
     """The cached dataset, or None when the file is missing or does not hold what it must."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            written = str(archive["fingerprint"])
-            dataset = _dataset(archive["images"], archive["codepoints"].tolist())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        arrays = read_npz(path)
+        written = str(arrays["fingerprint"])
+        dataset = _dataset(arrays["images"], arrays["codepoints"].tolist())
+    except (ValueError, KeyError):  # an InputError is a ValueError
         return None
     return dataset if dataset.fingerprint == written and expected in (None, written) else None
 
