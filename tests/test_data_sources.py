@@ -141,6 +141,14 @@ def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
         data.load(str(tmp_path / "c.csv"))
 
 
+def test_a_column_must_not_be_there_twice(tmp_path: Path, rows: Rows) -> None:
+    lines = table(tmp_path, rows).read_text(encoding="utf-8").splitlines()
+    doubled = ["path,label, label", *(f"{line},{number}" for number, line in enumerate(lines[1:]))]
+    (tmp_path / "tables" / "twice.csv").write_text("\n".join(doubled), encoding="utf-8")
+    with pytest.raises(InputError, match=r"twice.csv has the column 'label' 2 times; keep one of them"):
+        data.load(str(tmp_path / "tables" / "twice.csv"))
+
+
 def test_a_parquet_table(tmp_path: Path, rows: Rows) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
     from pyarrow import parquet
@@ -152,6 +160,10 @@ def test_a_parquet_table(tmp_path: Path, rows: Rows) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(numbers), tmp_path / "tables" / "list.parquet")
     found = data.load(str(tmp_path / "tables" / "list.parquet"))
     assert found.fingerprint == expected.fingerprint
+    twice = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 3, names=["path", "label", "label"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(InputError, match=r"twice.parquet has the column 'label' 2 times"):
+        data.load(str(tmp_path / "twice.parquet"))
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         data.load(str(tmp_path / "bad.parquet"))

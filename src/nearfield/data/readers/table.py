@@ -55,6 +55,7 @@ def _read_csv(path: Path) -> Columns:
             rows = [row for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as CSV: {error}.") from error
+    _refuse_repeated(path, header)
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise InputError(f"{path}, line {number}: expected {len(header)} columns, found {len(row)}.")
@@ -68,10 +69,18 @@ def _read_parquet(path: Path) -> Columns:
     except ImportError as error:
         raise InputError(f"{path} needs pyarrow: pip install 'nearfield[parquet]'.") from error
     try:
+        _refuse_repeated(path, parquet.read_schema(path).names)
         content = parquet.read_table(path).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}.") from error
     return {name: ["" if value is None else str(value) for value in values] for name, values in content.items()}
+
+
+def _refuse_repeated(path: Path, header: Sequence[str]) -> None:
+    """Of two columns with one name only one could be used, and nobody could tell which."""
+    repeated = next((name for name, count in Counter(header).items() if count > 1), None)
+    if repeated is not None:
+        raise InputError(f"{path} has the column {repeated!r} {header.count(repeated)} times; keep one of them.")
 
 
 def _check(path: Path, columns: Columns) -> None:
