@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"pip install 'nearfield\[parquet\]'"):
+    with pytest.raises(InputError, match=r'pyarrow, which is not installed: pip install "nearfield\[parquet\]"\.'):
         data.load(str(tmp_path / "a.parquet"))
 
 
@@ -207,7 +208,7 @@ def test_a_hugging_face_folder_without_the_package(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setitem(sys.modules, "datasets", None)
     (tmp_path / "dataset_info.json").write_text("{}")
-    with pytest.raises(InputError, match="pip install datasets"):
+    with pytest.raises(InputError, match=r'datasets, which is not installed: pip install "nearfield\[datasets\]"\.'):
         data.load(str(tmp_path))
 
 
@@ -297,3 +298,13 @@ def test_everything_survives_registration(tmp_path: Path, rows: Rows) -> None:
             assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert np.array_equal(found.images[:], expected.images[:])
     assert catalog.names() == ["closed", "digits", "glyphs"]
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    root = Path(__file__).parents[1]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py"))
+    found = re.findall(r"nearfield\[(\w+)\]|missing_package\(.*\"(\w+)\"\)", source)
+    named = {in_text or in_call for in_text, in_call in found}
+    listed = re.search(r"(?s)\[project.optional-dependencies\]\n(.*?)\n\[", (root / "pyproject.toml").read_text())
+    assert listed is not None
+    assert {"datasets", "parquet"} <= named <= set(re.findall(r"(?m)^(\w+) = \[", listed[1]))

@@ -31,6 +31,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(words)}."
 
 
+def missing_package(what: str, package: str, extra: str) -> InputError:
+    """The error for an optional package that is not installed, with the command that installs it."""
+    return InputError(f'{what} needs the package {package}, which is not installed: pip install "nearfield[{extra}]".')
+
+
 def require_positive(**values: float) -> tuple[float, ...]:
     """The values, or InputError naming the first that is not above 0."""
     for name, value in values.items():

@@ -14,7 +14,7 @@ from typing import Any
 from nearfield.data.dataset import Dataset
 from nearfield.data.from_labels import assemble
 from nearfield.data.pictures import Pictures, digests_of
-from nearfield.errors import InputError
+from nearfield.errors import InputError, missing_package
 
 MARKS = ("dataset_dict.json", "dataset_info.json")
 
@@ -74,7 +74,7 @@ def _tables(path: Path) -> tuple[Any, list[str] | None]:
     try:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
-        raise InputError(f"{path} needs the package datasets: pip install datasets.") from error
+        raise missing_package(str(path), "datasets", "datasets") from error
     try:
         found = datasets.load_from_disk(str(path))
     except (OSError, ValueError, KeyError) as error:

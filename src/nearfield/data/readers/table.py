@@ -16,7 +16,7 @@ import numpy as np
 from nearfield.data.dataset import Dataset, Flags
 from nearfield.data.from_labels import assemble
 from nearfield.data.pictures import Paths, Pictures, digests_of
-from nearfield.errors import InputError, nearest
+from nearfield.errors import InputError, missing_package, nearest
 
 SUFFIXES = (".csv", ".parquet")
 NEEDED = ("path", "label")
@@ -67,7 +67,7 @@ def _read_parquet(path: Path) -> Columns:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(f"{path} needs pyarrow: pip install 'nearfield[parquet]'.") from error
+        raise missing_package(str(path), "pyarrow", "parquet") from error
     try:
         _refuse_repeated(path, parquet.read_schema(path).names)
         content = parquet.read_table(path).to_pydict()
