@@ -91,12 +91,14 @@ def data_add(arguments: argparse.Namespace) -> None:
 
 def data_list(arguments: argparse.Namespace) -> None:
     """Every dataset with its counts, and what else could be added."""
+    from nearfield.data.catalog import summary
     from nearfield.data.official import KINDS
 
-    summaries, broken = [], {}
+    summaries: list[dict[str, object]] = []
+    broken = {}
     for name in nf.data.names():
         try:
-            summaries.append({**nf.data.load(name).summary(), "name": name})
+            summaries.append(summary(name) or {"name": name})
         except NearfieldError as error:  # one that has moved must not hide the others
             broken[name] = str(error)
     if arguments.json:
@@ -104,7 +106,9 @@ def data_list(arguments: argparse.Namespace) -> None:
         return
     keys = ("name", "images", "image_size", "classes", "categories", "train_classes", "test_classes")
     head = ("name", "images", "size", "classes", "categories", "train classes", "test classes")
-    show.say(show.table(head, [[str(s[key]) for key in keys] for s in summaries]), *broken.values())
+    show.say(show.table(head, [[str(s[key]) for key in keys] for s in summaries if "images" in s]))
+    unknown = [s["name"] for s in summaries if "images" not in s]
+    show.say(*(f"{name}: not loaded yet; `nearfield data show {name}` loads it" for name in unknown), *broken.values())
     for name, kind in KINDS.items():
         if name not in nf.data.names():
             show.say(f"{name} can be added with `nearfield data add {name} PATH`: {kind.title}, {kind.address}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nearfield.data import official, user_datasets
-from nearfield.data.builtin import digits, glyphs, omniglot
+from nearfield.data.builtin import digits, glyphs, omniglot, summaries
 from nearfield.data.dataset import Dataset
 from nearfield.data.pictures import Pictures, examine
 from nearfield.data.readers import arrays, folder, hub, table
@@ -64,6 +64,12 @@ def load(name: str, size: int | None = None, resize: str | None = None, colour: 
     if given:
         raise InputError(f"{', '.join(given)} cannot be chosen for {name}: its images are arrays already.")
     return dataset
+
+
+@_readable()
+def summary(name: str) -> dict[str, object] | None:
+    """What `load(name).summary()` would say, without loading; None if that is not known yet."""
+    return user_datasets.summary(name) if name in user_datasets.names() else summaries.known(name)
 
 
 def from_path(path: Path, lazy: bool = True) -> Dataset:

@@ -43,6 +43,7 @@ def add(name: str, dataset: Dataset, source: Path) -> None:
         arrays = {key: getattr(dataset, key) for key in ARRAYS if getattr(dataset, key) is not None}
         arrays |= {f"list {key}": rows for key, rows in dataset.test_lists.items()}
         arrays["digests"] = dataset.images.digests
+    facts["summary"] = {**dataset.summary(), "name": name}
     text = np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)
     with atomic_write(_folder() / f"{name}.npz") as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, facts=text, **arrays)  # type: ignore[arg-type]  # numpy's stubs
@@ -53,20 +54,26 @@ def source(name: str) -> Path | None:
     return Path(_read(name)[0]["source"]) if name in names() else None
 
 
+def summary(name: str) -> dict[str, object] | None:
+    """The counts recorded when `name` was added; None if it was added before they were. InputError if it is gone."""
+    facts, _ = _read(name)
+    _check_there(name, facts)
+    found: dict[str, object] | None = facts.get("summary")
+    return found
+
+
 def load(name: str, reread: Callable[[Path], Dataset]) -> Dataset:
     """The dataset added as `name`; `reread` loads one that is not pictures from the file it came from."""
     facts, arrays = _read(name)
+    _check_there(name, facts)
     if "paths" not in facts:
         dataset = reread(Path(facts["source"]))
         if dataset.fingerprint != facts["fingerprint"]:
             raise InputError(f"{facts['source']} has changed since it was added as {name}; add it again.")
         return replace(dataset, name=name)
-    root = Path(facts["root"])
-    if not root.is_dir():
-        raise InputError(f"the pictures of {name} are no longer in {root}; put them back, or add {name} again.")
     return Dataset(
         name=name,
-        images=Pictures(Paths(root, tuple(facts["paths"])), arrays.pop("digests")),
+        images=Pictures(Paths(Path(facts["root"]), tuple(facts["paths"])), arrays.pop("digests")),
         class_names=tuple(facts["class_names"]),
         category_names=tuple(facts["category_names"]),
         fingerprint=facts["fingerprint"],
@@ -74,6 +81,12 @@ def load(name: str, reread: Callable[[Path], Dataset]) -> Dataset:
         test_lists={key.removeprefix("list "): arrays.pop(key) for key in list(arrays) if key.startswith("list ")},
         **arrays,
     )
+
+
+def _check_there(name: str, facts: dict[str, Any]) -> None:
+    where = Path(facts.get("root", facts["source"]))
+    if not where.exists():
+        raise InputError(f"the images of {name} are no longer in {where}; put them back, or add {name} again.")
 
 
 def _read(name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 import warnings
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ PINNED_FINGERPRINT = "8bc06f0e746ff449ad784280cece74d3a3567c7bb40ddc98b51bc10890
 
 def load() -> Dataset:
     """The dataset from the cache, or drawn (once, in well under a minute) and cached; a damaged file is drawn again."""
-    versions, key = _provenance()
-    expected = PINNED_FINGERPRINT if versions == PINNED else None
+    found, key = _provenance()
+    expected = PINNED_FINGERPRINT if found == PINNED else None
     path = cache_dir() / f"glyphs-{VERSION}-{key}.npz"
     dataset = _read(path, expected)
     if dataset is None:
@@ -40,8 +41,16 @@ def load() -> Dataset:
         with atomic_write(path) as temporary, temporary.open("wb") as stream:
             np.savez(stream, images=images, codepoints=codepoints, fingerprint=dataset.fingerprint)
     if dataset.fingerprint != PINNED_FINGERPRINT:
-        _warn_unpublished(versions)
+        _warn_unpublished(found)
     return dataset
+
+
+def versions() -> tuple[str, str, str]:
+    """The versions of matplotlib, Pillow and FreeType that are installed."""
+    import PIL
+    from PIL import features
+
+    return metadata.version("matplotlib"), PIL.__version__, str(features.version("freetype2"))
 
 
 def _draw() -> tuple[Pixels, list[int]]:
@@ -96,15 +105,11 @@ def _read(path: Path, expected: str | None) -> Dataset | None:
 
 def _provenance() -> tuple[tuple[str, str, str], str]:
     """The versions of matplotlib, Pillow and FreeType, and a key of all that decides the pixels."""
-    import matplotlib
-    import PIL
-    from PIL import features
-
-    versions = (matplotlib.__version__, PIL.__version__, str(features.version("freetype2")))
-    digest = hashlib.sha256(" ".join(versions[1:]).encode())
+    found = versions()
+    digest = hashlib.sha256(" ".join(found[1:]).encode())
     for path in font_files().values():
         digest.update(path.read_bytes())
-    return versions, digest.hexdigest()[:16]
+    return found, digest.hexdigest()[:16]
 
 
 def _check_drawn(found: str, expected: str | None) -> None:
