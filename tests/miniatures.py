@@ -1,4 +1,4 @@
-"""Miniatures of the official datasets' layouts, a few tiny pictures each, and what they must count to."""
+"""Miniatures of the official datasets' layouts, a few tiny images each, and what they must count to."""
 
 from __future__ import annotations
 

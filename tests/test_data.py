@@ -52,12 +52,12 @@ def test_rows_and_counts() -> None:
     [
         ({"images": np.zeros((6, 2, 3))}, r"images .*uint8.*float64"),
         ({"images": np.zeros((6, 6), dtype=np.uint8)}, r"images .*\(6, 6\)"),
-        ({"labels": np.array([0, 1, 2])}, r"labels must have 6 entries, got 3"),
-        ({"labels": np.array([0, 0, 1, 2, 2, 3])}, r"labels must lie in 0\.\.2, got values from 0 to 3"),
+        ({"labels": np.array([0, 1, 2])}, r"labels must have 6 entries; got 3"),
+        ({"labels": np.array([0, 0, 1, 2, 2, 3])}, r"labels must be in 0\.\.2; got values from 0 to 3"),
         ({"labels": np.array([0, 0, 1, 2, 2, 2], dtype=np.int32)}, r"labels .*int64.*int32"),
-        ({"class_category": np.array([0, 0, -1])}, r"class_category must lie in 0\.\.1"),
-        ({"test_classes": np.array([1, 2])}, r"disjoint, got class 2 twice"),
-        ({"train_classes": np.array([0])}, r"all 3 classes together, got 2"),
+        ({"class_category": np.array([0, 0, -1])}, r"class_category must be in 0\.\.1"),
+        ({"test_classes": np.array([1, 2])}, r"disjoint; got class 2 twice"),
+        ({"train_classes": np.array([0])}, r"cover all 3 classes; got 2"),
     ],
 )
 def test_a_wrong_dataset_is_refused(changes: dict[str, object], words: str) -> None:
@@ -82,7 +82,7 @@ def test_a_closed_set_is_split_by_images() -> None:
     assert dataset.train_rows([0, 2]).tolist() == [0, 3]
     assert dataset.test_rows().tolist() == [1, 4, 5]
     assert dataset.summary()["shared_classes"] == 2
-    with pytest.raises(InputError, match="exactly the classes of test_classes for test"):
+    with pytest.raises(InputError, match="the test images by is_test must be exactly test_classes"):
         toy(**CLOSED, is_test=np.array([0, 1, 0, 0, 0, 0], dtype=bool))
     with pytest.raises(InputError, match="disjoint"):
         toy(**CLOSED)
@@ -92,8 +92,8 @@ def test_a_closed_set_is_split_by_images() -> None:
     ("changes", "words"),
     [
         ({"is_query": [2]}, "together"),
-        ({"is_query": [2], "is_gallery": [0]}, "test images only, got row 0"),
-        ({"is_query": [2], "is_gallery": []}, "each hold at least one"),
+        ({"is_query": [2], "is_gallery": [0]}, "test images only; row 0"),
+        ({"is_query": [2], "is_gallery": []}, "each mark at least one"),
     ],
 )
 def test_queries_and_gallery_are_test_images(changes: dict[str, list[int]], words: str) -> None:
@@ -105,7 +105,7 @@ def test_queries_and_gallery_are_test_images(changes: dict[str, list[int]], word
 
 
 def test_unknown_classes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"classes must lie in 0\.\.2, got values from 0 to 3"):
+    with pytest.raises(InputError, match=r"classes must be in 0\.\.2; got values from 0 to 3"):
         toy().indices_of([0, 3])
 
 
@@ -160,7 +160,7 @@ def test_names_and_unknown_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path))
     monkeypatch.delenv("NEARFIELD_DATA", raising=False)
     assert data.names() == ["digits", "glyphs"]
-    with pytest.raises(InputError, match="'glyph' is unknown; did you mean 'glyphs'"):
+    with pytest.raises(InputError, match="unknown dataset 'glyph'; did you mean 'glyphs'"):
         data.load("glyph")
 
 
@@ -206,5 +206,5 @@ def test_a_contact_sheet_of_little_data(tmp_path: Path) -> None:
     dataset = replace(toy(), class_names=("a", "b " * 90, "c"))
     data.contact_sheet(dataset, tmp_path / "toy.png")
     assert (tmp_path / "toy.png").stat().st_size > 0
-    with pytest.raises(InputError, match="classes and per_class must be at least 1, got 0 and 8"):
+    with pytest.raises(InputError, match="classes and per_class must be at least 1; got 0 and 8"):
         data.contact_sheet(dataset, tmp_path / "none.png", classes=0)

@@ -43,7 +43,7 @@ def test_cars_from_the_archive_and_the_list_beside_it(tmp_path: Path) -> None:
     packed.unlink()
     with tarfile.open(packed, "w:gz") as out:
         out.add(tmp_path / "here" / "car_ims", arcname="car_ims")
-    with pytest.raises(InputError, match=r"cars_annos.mat was not found in .*; put it beside car_ims.tgz"):
+    with pytest.raises(InputError, match=r"cars_annos.mat was not found in .*; put it into the folder of car_ims.tgz"):
         add("cars196", packed)
     (tmp_path / "here" / "cars_annos.mat").rename(packed.with_name("cars_annos.mat"))
     assert len(add("cars196", packed).labels) == 10
@@ -123,12 +123,12 @@ def test_bombs_are_refused_by_what_they_really_hold(tmp_path: Path, cache: Path)
         out.writestr("images.txt", bytes(20 << 20))
     assert bomb.stat().st_size < 1 << 16
     kind = replace(miniature("cub"), bytes=10 << 20)
-    with pytest.raises(InputError, match=r"unpacks to more than it may: 'images.txt' passes 10,485,760 bytes"):
+    with pytest.raises(InputError, match=r"exceeds its size limit: 'images.txt' passes 10,485,760 bytes"):
         data.add("cub", bomb, kind=kind)
     assert nothing_is_left(cache)
     for bound, words in (
         (archive.Bound(1 << 30, member=1000), "'images.txt' passes 1,000 bytes"),
-        (archive.Bound(1 << 30, count=0), "more than 0 files"),
+        (archive.Bound(1 << 30, count=0), "at most 0 files"),
     ):
         with pytest.raises(InputError, match=words):
             archive.unpack(bomb, tmp_path / str(bound.member), bound)
@@ -136,7 +136,7 @@ def test_bombs_are_refused_by_what_they_really_hold(tmp_path: Path, cache: Path)
 
 def test_many_small_members_are_a_bomb_too(tmp_path: Path) -> None:
     packed = tar_of(tmp_path / "a.tgz", {f"{i}": bytes(100) for i in range(30)})
-    with pytest.raises(InputError, match="unpacks to more than it may"):
+    with pytest.raises(InputError, match="exceeds its size limit"):
         archive.unpack(packed, tmp_path / "target", archive.Bound(2000))
     assert sum(p.stat().st_size for p in (tmp_path / "target").iterdir()) <= 2000
 
@@ -178,5 +178,5 @@ def test_a_file_twice_in_an_archive(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as out:
         for _ in range(2):
             out.addfile(tarfile.TarInfo("x"), io.BytesIO(b""))
-    with pytest.raises(InputError, match="holds a file twice"):
+    with pytest.raises(InputError, match=r"holds the file .* twice"):
         archive.unpack(tmp_path / "a.tar", tmp_path / "target", archive.Bound(1000))

@@ -44,7 +44,7 @@ def test_features_in_an_npz(tmp_path: Path) -> None:
 
 def test_features_in_an_npy_with_labels_beside(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
-    with pytest.raises(InputError, match=r"needs labels: put x_labels.npy or labels.npy beside it"):
+    with pytest.raises(InputError, match=r"has no labels: put x_labels.npy or labels.npy into the same folder"):
         data.load(str(tmp_path / "x.npy"))
     np.save(tmp_path / "labels.npy", Y)
     assert data.load(str(tmp_path / "x.npy")).labels.tolist() == (Y - 1).tolist()
@@ -56,21 +56,21 @@ def test_images_in_an_npz(tmp_path: Path) -> None:
     images = np.arange(24 * 4 * 4 * 3, dtype=np.uint8).reshape(24, 4, 4, 3)
     np.savez(tmp_path / "x.npz", images=images, labels=Y)
     assert data.load(str(tmp_path / "x.npz")).summary()["image_size"] == "4x4 RGB"
-    with pytest.raises(InputError, match=r"size cannot be chosen for .*: its images are arrays already"):
+    with pytest.raises(InputError, match=r"size cannot be set for .*: its images are arrays, not files"):
         data.load(str(tmp_path / "x.npz"), size=8)
 
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"features": X}, "must hold labels and one of features, embeddings, images; found features"),
-        ({"labels": Y}, "must hold labels and one of"),
-        ({"features": X, "embeddings": X, "labels": Y}, "must hold labels and one of"),
-        ({"features": X[:5], "labels": Y}, "one label for each image: found 24 for 5"),
+        ({"features": X}, "must hold labels and exactly one of features, embeddings, images; found features"),
+        ({"labels": Y}, "must hold labels and exactly one of"),
+        ({"features": X, "embeddings": X, "labels": Y}, "must hold labels and exactly one of"),
+        ({"features": X[:5], "labels": Y}, "one label for each image; got 24 labels for 5"),
         ({"features": X.astype(int), "labels": Y}, r"float matrix \(N, F\); got int64"),
         ({"features": X * np.nan, "labels": Y}, "finite"),
-        ({"images": X, "labels": np.zeros(24)}, "at least 6 classes; found 1"),
-        ({"features": X, "labels": Y, "split": Y[:3]}, "split must have 24 entries; found 3"),
+        ({"images": X, "labels": np.zeros(24)}, "at least 6 classes; got 1"),
+        ({"features": X, "labels": Y, "split": Y[:3]}, "split must have 24 entries; got 3"),
         ({"features": X, "labels": Y, "is_query": Y[:3] > 0}, "is_query must be a bool array"),
         ({"features": np.array([{}]), "labels": Y}, "cannot be read"),
     ],
@@ -169,7 +169,7 @@ def packed_omniglot(path: Path) -> np.ndarray:
 
 
 def test_omniglot_is_split_by_alphabets_and_shrunk_by_area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="let NEARFIELD_DATA name the folder"):
+    with pytest.raises(InputError, match="set NEARFIELD_DATA to the folder"):
         data.load("omniglot")
     ink = packed_omniglot(tmp_path / "omniglot.npz")
     monkeypatch.setenv("NEARFIELD_DATA", str(tmp_path))
@@ -186,9 +186,9 @@ def test_omniglot_is_split_by_alphabets_and_shrunk_by_area(tmp_path: Path, monke
     for size in (28, 40):  # no ink is lost
         shrunk = data.load("omniglot", size=size).images
         assert abs((255 - shrunk.astype(float)).mean() - 255 * ink.mean()) < 0.2
-    with pytest.raises(InputError, match=r"size must lie in 1\.\.105"):
+    with pytest.raises(InputError, match=r"size must be in 1\.\.105"):
         data.load("omniglot", size=106)
-    with pytest.raises(InputError, match="colour cannot be chosen"):
+    with pytest.raises(InputError, match="colour cannot be set"):
         data.load("omniglot", colour=True)
 
 

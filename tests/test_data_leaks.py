@@ -63,7 +63,7 @@ def test_they_are_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["data", "leaks", "photos"]) == 0
     assert "photos: 3 pairs of identical or nearly identical train and test images" in capsys.readouterr().out
     assert main(["data", "leaks", "photos", "--distance", "40"]) == 2
-    assert "distance must lie in 0..31 bits; got 40" in capsys.readouterr().err
+    assert "distance must be in 0..31 bits; got 40" in capsys.readouterr().err
 
 
 def test_arrays_and_features() -> None:
@@ -93,11 +93,11 @@ def test_every_near_pair_is_found_once(seed: int, distance: int, a: int, b: int)
 def test_the_hash_survives_compression_and_tells_photographs_apart() -> None:
     hashes = []
     for seed in range(30):
-        picture = photograph(seed)
+        image = photograph(seed)
         buffer = io.BytesIO()
-        picture.save(buffer, format="JPEG", quality=40)
+        image.save(buffer, format="JPEG", quality=40)
         buffer.seek(0)
-        one, two = (leaks.difference_hash(np.asarray(p)) for p in (picture, Image.open(buffer)))
+        one, two = (leaks.difference_hash(np.asarray(p)) for p in (image, Image.open(buffer)))
         assert (one != two).sum() <= leaks.DISTANCE
         hashes.append(one)
     differing = (np.stack(hashes)[:, None] != np.stack(hashes)[None]).sum(axis=2)

@@ -20,7 +20,7 @@ from PIL import Image
 
 from nearfield import data
 from nearfield.data import Dataset, Pictures, Stored, pixel_cache
-from nearfield.data.pictures import BLOCK, Paths, decode, digests_of, in_order, resized
+from nearfield.data.pictures import BLOCK, Paths, decode, digests_of, map_in_order, resized
 from nearfield.errors import InputError, RunError
 
 SHAPES = [(40, 30), (30, 41), (32, 32), (64, 20)]  # width, height
@@ -132,7 +132,9 @@ def test_rows_are_stacked_or_refused(photos: Dataset) -> None:
     assert at(photos, colour=False).images[np.array([1, 2])].shape == (2, 24, 24)
     short = at(photos, resize="short")
     assert [short.images[row].shape for row in range(4)] == [(24, 32, 3), (32, 24, 3), (24, 24, 3), (24, 76, 3)]
-    with pytest.raises(InputError, match=r"must be square or crop to be stacked; these are short side 24 RGB"):
+    with pytest.raises(
+        InputError, match=r"must be square or crop to stack images, with a size; these are short side 24 RGB"
+    ):
         short.images[:2]
     assert at(photos, size=None).images[0].shape == (30, 40, 3)
 
@@ -146,7 +148,7 @@ def test_nonsense_is_refused(photos: Dataset, options: dict[str, object], words:
 def test_work_is_done_in_order_and_reported() -> None:
     seen: list[tuple[int, int]] = []
     count = 2 * BLOCK + 3
-    assert list(in_order(lambda i: i * i, count, lambda d, t: seen.append((d, t)))) == [i * i for i in range(count)]
+    assert list(map_in_order(lambda i: i * i, count, lambda d, t: seen.append((d, t)))) == [i * i for i in range(count)]
     assert seen == [(BLOCK, count), (2 * BLOCK, count), (count, count)]
 
 
@@ -170,7 +172,7 @@ def test_the_cache_holds_exactly_what_decoding_gives(photos: Dataset, resize: st
         assert np.array_equal(data.pixels(lazy), lazy.images[:])
         assert np.array_equal(cached.images[[2, 5]], lazy.images[[2, 5]])
     else:
-        with pytest.raises(InputError, match="must be square or crop to be one array"):
+        with pytest.raises(InputError, match="must be square or crop to make one array"):
             data.pixels(lazy)
 
 

@@ -28,7 +28,7 @@ X = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
 Y = np.repeat(np.arange(1, 9), 3)
 
 
-def picture(path: Path, seed: int) -> None:
+def write_image(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.random.default_rng(seed).integers(0, 255, (9, 12, 3), dtype=np.uint8)).save(path)
 
@@ -38,12 +38,12 @@ Rows = list[dict[str, str]]
 
 @pytest.fixture
 def rows(tmp_path: Path) -> Rows:
-    """Eight labels of three pictures below `tables/`, labels and names not in order and not ASCII."""
+    """Eight labels of three images below `tables/`, labels and names not in order and not ASCII."""
     made = []
     for number in range(24):
         label = f"{10 - number % 8}"
         path = f"bílder/{number:02d}.png"
-        picture(tmp_path / "tables" / path, number)
+        write_image(tmp_path / "tables" / path, number)
         made.append({"path": path, "label": label})
     return made
 
@@ -111,16 +111,19 @@ def test_a_table_with_queries_and_a_gallery(tmp_path: Path, rows: Rows) -> None:
         (lambda rows: [{"path": r["path"]} for r in rows], "must have the columns path, label; found path"),
         (
             lambda rows: [{**r, "spilt": "train"} for r in rows],
-            "'spilt', which means nothing here; did you mean 'split'",
+            "unknown column 'spilt'; did you mean 'split'",
         ),
         (lambda rows: [*rows, {"path": "", "label": "3"}], "row 25: path must not be empty"),
         (lambda rows: [*rows, rows[0]], r"each image once; found bílder/00.png 2 times"),
-        (lambda rows: [*rows, {"path": "none.png", "label": "3"}], r"1 of 25 images are missing, none.png the first"),
-        (lambda rows: [{**r, "split": "val"} for r in rows], "split must be train or test .* found 'val'"),
-        (lambda rows: [{**r, "split": "train"} for r in rows], "at least two classes for test; found 0"),
+        (
+            lambda rows: [*rows, {"path": "none.png", "label": "3"}],
+            r"1 of 25 images are missing, the first is none.png",
+        ),
+        (lambda rows: [{**r, "split": "val"} for r in rows], "split must be train or test .* got 'val'"),
+        (lambda rows: [{**r, "split": "train"} for r in rows], "at least two classes for test; got 0"),
         (lambda rows: [{**r, "category": str(i)} for i, r in enumerate(rows)], "label '10' must have one category"),
         (lambda rows: [{**r, "is_query": "maybe"} for r in rows], "is_query must be 1 or 0, .*'maybe'"),
-        (lambda rows: [r for r in rows if int(r["label"]) < 7], "at least 6 classes; found 4"),
+        (lambda rows: [r for r in rows if int(r["label"]) < 7], "at least 6 classes; got 4"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, rows: Rows, change, words: str) -> None:  # type: ignore[no-untyped-def]
@@ -135,7 +138,7 @@ def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read as CSV"):
         data.load(str(tmp_path / "a.csv"))
     (tmp_path / "b.csv").write_text("path,label\na,b,c\n")
-    with pytest.raises(InputError, match="line 2: expected 2 columns, found 3"):
+    with pytest.raises(InputError, match="line 2: expected 2 columns; found 3"):
         data.load(str(tmp_path / "b.csv"))
     (tmp_path / "c.csv").write_text("")
     with pytest.raises(InputError, match="found none"):
@@ -186,8 +189,8 @@ def test_a_folder_of_hugging_face_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
     names = [f"n{i}" for i in range(8)]
     kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
-    pictures = [Image.fromarray(np.full((5, 6, 3), i, dtype=np.uint8)) for i in range(24)]
-    whole = datasets.Dataset.from_dict({"image": pictures, "label": (Y - 1).tolist()}, features=kinds)
+    images = [Image.fromarray(np.full((5, 6, 3), i, dtype=np.uint8)) for i in range(24)]
+    whole = datasets.Dataset.from_dict({"image": images, "label": (Y - 1).tolist()}, features=kinds)
     whole.save_to_disk(str(tmp_path / "one"))
     one = data.load(str(tmp_path / "one"))
     assert one.class_names == tuple(names)
@@ -218,7 +221,7 @@ def test_a_hugging_face_folder_without_the_package(tmp_path: Path, monkeypatch: 
 def folder(tmp_path: Path, counts: list[int]) -> Path:
     for label, count in enumerate(counts):
         for number in range(count):
-            picture(tmp_path / "mine" / f"ñ{label}" / f"{number}.png", 100 * label + number)
+            write_image(tmp_path / "mine" / f"ñ{label}" / f"{number}.png", 100 * label + number)
     return tmp_path / "mine"
 
 
@@ -247,8 +250,8 @@ def test_what_cannot_be_added_leaves_nothing(tmp_path: Path, cache: Path) -> Non
     path = folder(tmp_path, [2, 1, 2, 2, 2, 1])
     with pytest.raises(InputError, match=r"(?s)class 'ñ1' has a single image; .*class 'ñ5' has a single image"):
         data.add("mine", path)
-    picture(path / "ñ1" / "1.png", 5)
-    picture(path / "ñ5" / "1.png", 6)
+    write_image(path / "ñ1" / "1.png", 5)
+    write_image(path / "ñ5" / "1.png", 6)
     broken = path / "ñ2" / "0.png"
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(InputError, match=r"cannot be added:\n  cannot read the image .*0.png"):

@@ -14,7 +14,7 @@ from nearfield.errors import InputError
 @given(st.sets(st.integers(0, 10_000), min_size=4, max_size=80), st.integers(2, 9), st.none() | st.integers(0, 99))
 def test_folds_cover_every_class_once_and_are_repeatable(classes: set[int], k: int, seed: int | None) -> None:
     if k > len(classes) // 2:
-        with pytest.raises(InputError, match=rf"k must lie in 2\.\.{len(classes) // 2}"):
+        with pytest.raises(InputError, match=rf"k must be in 2\.\.{len(classes) // 2}"):
             data.k_folds(sorted(classes), k, seed)
         return
     folds = data.k_folds(sorted(classes), k, seed)
@@ -58,9 +58,9 @@ def test_a_fixed_list_changes_the_fingerprint_and_nothing_else() -> None:
     assert odd.images is digits.images
     assert odd.fingerprint != digits.fingerprint
     assert odd.fingerprint == data.resplit(digits, [9, 7, 5, 3, 1], [8, 6, 4, 2, 0]).fingerprint
-    with pytest.raises(InputError, match="disjoint, got class 1 twice"):
+    with pytest.raises(InputError, match="disjoint; got class 1 twice"):
         data.resplit(digits, [1, 2], [1])
-    with pytest.raises(InputError, match="all 10 classes together, got 2"):
+    with pytest.raises(InputError, match="cover all 10 classes; got 2"):
         data.resplit(digits, [1], [2])
 
 

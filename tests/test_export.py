@@ -254,7 +254,7 @@ def test_what_cannot_be_embedded_is_refused(runs: Callable[[str], Run], tmp_path
             of_features.embed(bad)
     (tmp_path / "no.jpg").write_text("no picture")
     for bad, message in (
-        ("a.jpg", r"a list of paths or pictures; got one, 'a.jpg'. Put it into a list"),
+        ("a.jpg", r"a list of paths or images; got a single one, 'a.jpg'. Put it into a list"),
         (Image.new("L", (8, 8)), "Put it into a list"),
         (np.zeros((2, 8, 8), np.float32), r"uint8 \(N, H, W\) or \(N, H, W, 3\); got float32 \(2, 8, 8\)"),
         (np.zeros((8, 8), np.uint8), r"got uint8 \(8, 8\)"),

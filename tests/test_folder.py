@@ -16,30 +16,30 @@ from nearfield.errors import InputError
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
+def photos(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     for c in range(8):
-        (tmp_path / "pictures" / f"clàss {c}").mkdir(parents=True)
+        (tmp_path / "photos" / f"clàss {c}").mkdir(parents=True)
         for i in range(3):
             pixels = rng.integers(0, 255, (20 + c, 30, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / f"clàss {c}" / f"{i}.png")
-    return tmp_path / "pictures"
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"clàss {c}" / f"{i}.png")
+    return tmp_path / "photos"
 
 
-def test_a_folder_is_a_dataset(pictures: Path) -> None:
-    dataset = data.load(str(pictures))
+def test_a_folder_is_a_dataset(photos: Path) -> None:
+    dataset = data.load(str(photos))
     assert dataset.images.shape == (24, 32, 32)
     assert dataset.class_names == tuple(f"clàss {c}" for c in range(8))
     assert dataset.train_classes.tolist() == [0, 1, 2, 3]
-    assert dataset.fingerprint == data.load(str(pictures)).fingerprint
-    (pictures / "clàss 0" / "0.png").unlink()
-    assert dataset.fingerprint != data.load(str(pictures)).fingerprint
+    assert dataset.fingerprint == data.load(str(photos)).fingerprint
+    (photos / "clàss 0" / "0.png").unlink()
+    assert dataset.fingerprint != data.load(str(photos)).fingerprint
 
 
-def test_an_unreadable_image_is_named(pictures: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    broken = pictures / "clàss 3" / "1.png"
+def test_an_unreadable_image_is_named(photos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    broken = photos / "clàss 3" / "1.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    assert main(["bench", "--data", str(pictures), "--out", str(tmp_path / "out")]) == 2
+    assert main(["bench", "--data", str(photos), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.startswith(f"nearfield: cannot read the image {broken}")
     assert not (tmp_path / "out").exists()
 
@@ -52,19 +52,19 @@ def test_a_missing_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize("refused", ["", "clàss 3"], ids=["root", "class folder"])
 @pytest.mark.parametrize("action", ["show", "add"])
 def test_a_folder_that_may_not_be_read_is_named(
-    pictures: Path, refused: str, action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    photos: Path, refused: str, action: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = Path.iterdir
 
     def iterdir(path: Path) -> Iterator[Path]:
-        if path == pictures / refused:
+        if path == photos / refused:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    words = ["show", str(pictures)] if action == "show" else ["add", "mine", str(pictures)]
+    words = ["show", str(photos)] if action == "show" else ["add", "mine", str(photos)]
     assert main(["data", *words]) == 2
-    message = f"nearfield: cannot read {pictures / refused}: Permission denied. Check the path and its permissions.\n"
+    message = f"nearfield: cannot read {photos / refused}: Permission denied. Check the path and its permissions.\n"
     assert capsys.readouterr().err == message
 
 
@@ -78,20 +78,20 @@ def test_too_few_classes(tmp_path: Path) -> None:
         data.load(str(tmp_path))
 
 
-def test_size_and_colour_are_options(pictures: Path) -> None:
-    small = data.load(str(pictures))
-    lazy = data.load(str(pictures), size=20, resize="crop")
+def test_size_and_colour_are_options(photos: Path) -> None:
+    small = data.load(str(photos))
+    lazy = data.load(str(photos), size=20, resize="crop")
     assert lazy.images[:2].shape == (2, 20, 20, 3)
     assert lazy.labels.tolist() == small.labels.tolist()
-    same = data.load(str(pictures), size=32, colour=False)
+    same = data.load(str(photos), size=32, colour=False)
     assert np.array_equal(same.images[:], small.images)
 
 
-def test_a_run_on_pictures_in_colour(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_on_photos_in_colour(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path / "cache"))
-    data.add("mine", pictures)
+    data.add("mine", photos)
     sets = [
         "data.name=mine",
         "steps=2",

@@ -195,8 +195,8 @@ def repeat_path(root: Path) -> None:
         (drop_line, r"images: expected 12, found 10\n.*test images: expected 6, found 4"),
         (drop_line, r"fewest images of a test class: expected 3, found 1"),
         (spoil_image, r"cannot read the image .*vögel_1.jpg: Truncated"),
-        (bad_line, r"image_class_labels.txt, line 2: expected 2 columns, found '2'"),
-        (bad_number, r"expected a number, found 'one'"),
+        (bad_line, r"image_class_labels.txt, line 2: expected 2 columns; found '2'"),
+        (bad_number, r"expected a number; found 'one'"),
         (foreign_class, r"class ids: expected 1 to 4, found 0 absent \(\) and 1 others \(9\)"),
         (repeat_path, r"paths: expected each once, found more than once: 001"),
     ],
@@ -243,7 +243,7 @@ def test_training_and_test_must_not_share_classes(tmp_path: Path) -> None:
 def test_vehicleid_with_an_unknown_image(tmp_path: Path) -> None:
     make_vehicleid(tmp_path)
     write(tmp_path / "VehicleID_V1.0" / "train_test_split" / "test_list_800.txt", "9999999 11\n")
-    with pytest.raises(InputError, match=r"lists 9999999, which img2vid.txt does not know"):
+    with pytest.raises(InputError, match=r"lists 9999999, which is not in img2vid.txt"):
         add("vehicleid", tmp_path)
 
 

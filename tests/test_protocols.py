@@ -193,7 +193,7 @@ def test_each_protocol_fits_its_data_and_refuses_the_rest(tmp_path: Path, monkey
 
 
 def test_too_few_classes_are_refused() -> None:
-    with pytest.raises(InputError, match="k must lie in"):
+    with pytest.raises(InputError, match="k must be in"):
         protocol("reality-check").check(made([c for c in range(12) for _ in range(3)]))
     with pytest.raises(InputError, match="at least 4 different classes"):
         protocol("classic").check(made([c for c in range(6) for _ in range(3)]))

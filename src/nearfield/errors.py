@@ -1,4 +1,4 @@
-"""The two ways Nearfield says no, and the exit code that each becomes at the command line."""
+"""The exceptions of Nearfield, each with the exit code of the command line, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 
 class NearfieldError(Exception):
-    """Anything Nearfield raises on purpose; `exit_code` is what the command line ends with."""
+    """Base of all exceptions that Nearfield raises deliberately; `exit_code` is that of the command line."""
 
     exit_code = 1
 
 
 class InputError(NearfieldError, ValueError):
-    """The caller's input breaks a rule: the message names the argument, the rule, the value and the remedy."""
+    """Invalid input: the message names the argument, the rule, the value and what to do."""
 
     exit_code = 2
 
 
 class RunError(NearfieldError, RuntimeError):
-    """The input was fine but the work could not be done: a full disk, a corrupt file, a diverged run."""
+    """Valid input, but the work failed: a full disk, a corrupt file, a diverged run."""
 
     exit_code = 1
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint naming the valid word closest to `name`, or the whole list when none is close."""
+    """A hint: the valid word closest to `name`, or all valid words if none is close."""
     words = sorted(valid)
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(words)}."
@@ -37,7 +37,7 @@ def missing_package(what: str, package: str, extra: str) -> InputError:
 
 
 def require_positive(**values: float) -> tuple[float, ...]:
-    """The values, or InputError naming the first that is not above 0."""
+    """The values; InputError names the first that is not above 0."""
     for name, value in values.items():
         if not value > 0:
             raise InputError(f"{name} must be above 0; got {value}.")

@@ -1,7 +1,7 @@
-"""Datasets: built in, of the papers, or anybody's own.
+"""Datasets: built in, from the papers, or your own.
 
-`load("glyphs")` is drawn on this machine, `load("digits")` comes with scikit-learn; `load("cub")` and the other sets of
-the papers need `nearfield data add cub PATH` once; `load("path/to/something")` reads a folder, a table or arrays.
+`load("glyphs")` is drawn on this machine and `load("digits")` comes with scikit-learn; `load("cub")` and the other
+datasets of the papers need `nearfield data add cub PATH` once; `load("path/to/data")` reads folders, tables and arrays.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unpacking archives that may be hostile: nothing is written outside the target, and never more than a bound."""
+"""Unpacking archives that may be hostile: nothing is written outside the target, nor more than a limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAE
 
 @dataclass(frozen=True)
 class Bound:
-    """How much an archive may hold: bytes in all, bytes of one member, members."""
+    """Limits of an archive: bytes in total, bytes of one member, number of members."""
 
     total: int
     member: int = 512 << 20
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 def is_archive(path: Path) -> bool:
-    """Whether `path` is a tar or zip file, by its content; compressed tars too."""
+    """Whether the content of `path` is that of a zip file or a tar file, compressed or not."""
     try:
         return path.is_file() and (zipfile.is_zipfile(path) or tarfile.is_tarfile(path))
     except (OSError, EOFError, zlib.error):
@@ -46,7 +46,7 @@ def is_archive(path: Path) -> bool:
 
 
 def md5_of(path: Path, progress: Progress | None = None) -> str:
-    """The md5 of a file, to be compared with what its publisher says; it protects against accidents only."""
+    """The md5 of a file, to compare with the published one: protects against accidents, not against attacks."""
     digest, done, total = hashlib.md5(usedforsecurity=False), 0, path.stat().st_size
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
@@ -60,8 +60,8 @@ def md5_of(path: Path, progress: Progress | None = None) -> str:
 def unpack(path: Path, target: Path, bound: Bound, nested: bool = False) -> None:
     """Write the files of a tar or zip below `target`; with `nested`, each inner tar becomes a folder.
 
-    Refused: absolute paths, paths with "..", links, devices, and whatever passes the bound when it is really unpacked,
-    whatever the archive says about its sizes. Finder's `._*` and `__MACOSX` are left out.
+    Refused: absolute paths, paths with "..", links, devices, and anything beyond the limits, measured while unpacking
+    whatever sizes the archive declares. The `._*` and `__MACOSX` files of macOS are skipped.
     """
     written, count = 0, 0
     with _readable(path):
@@ -72,7 +72,9 @@ def unpack(path: Path, target: Path, bound: Bound, nested: bool = False) -> None
             count += 1
             room = min(bound.member, bound.total - written)
             if count > bound.count:
-                raise InputError(f"{path} holds more than {bound.count:,} files; it is not the archive it should be.")
+                raise InputError(
+                    f"{path} must hold at most {bound.count:,} files; it holds more. Is it the right archive?"
+                )
             destination = target / inside
             destination.parent.mkdir(parents=True, exist_ok=True)
             with destination.open("xb") as out:
@@ -85,17 +87,17 @@ def _copy(member: Member, out: IO[bytes], room: int, path: Path) -> int:
         size += len(chunk)
         if size > room:
             raise InputError(
-                f"{path} unpacks to more than it may: {member.name!r} passes {room:,} bytes. It is damaged or hostile."
+                f"{path} exceeds its size limit: {member.name!r} passes {room:,} bytes. It is damaged or malicious."
             )
         out.write(chunk)
     return size
 
 
 def _safe(name: str, path: Path) -> PurePosixPath | None:
-    """The member's path if it stays inside the target; None for what is not worth unpacking."""
+    """The path of a member, inside the target; None for files to skip. InputError if it points elsewhere."""
     parts = PurePosixPath(name.replace("\\", "/"))
     if parts.is_absolute() or ".." in parts.parts or PureWindowsPath(name).drive or "\0" in name:
-        raise InputError(f"{path} would write outside its folder, to {name!r}; it is hostile, do not use it.")
+        raise InputError(f"{path} would write outside its folder, to {name!r}. It is malicious, do not use it.")
     if not parts.parts or parts.parts[0] == "__MACOSX" or parts.name.startswith("._"):
         return None
     return parts
@@ -112,7 +114,7 @@ def _members(path: Path, nested: bool) -> Iterator[Member]:
         with tarfile.open(path) as tar:
             yield from _tar_members(tar, path, nested)
             while tar.fileobj is not None and tar.fileobj.read(CHUNK):
-                pass  # the checksum of a compressed tar comes after its last member
+                pass  # read to the end: the checksum of a compressed tar follows its last member
 
 
 def _tar_members(tar: tarfile.TarFile, path: Path, nested: bool) -> Iterator[Member]:
@@ -121,7 +123,7 @@ def _tar_members(tar: tarfile.TarFile, path: Path, nested: bool) -> Iterator[Mem
             continue
         stream = tar.extractfile(info) if info.isreg() else None
         if stream is None:
-            raise InputError(f"{path} holds {info.name!r}, a link or a device; only plain files are unpacked.")
+            raise InputError(f"{path} holds {info.name!r}, a link or a device; only regular files can be unpacked.")
         if nested and info.name.endswith(".tar"):
             with tarfile.open(fileobj=stream) as inner:
                 for member in _tar_members(inner, path, nested=False):
@@ -135,8 +137,8 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        raise InputError(f"{path} holds a file twice, {error.filename}; it is not the archive it should be.") from error
+        raise InputError(f"{path} holds the file {error.filename} twice. Is it the right archive?") from error
     except UNREADABLE as error:
         raise InputError(f"{path} cannot be unpacked: {error}. Download it again.") from error
-    except RuntimeError as error:  # what zipfile raises for an encrypted member
+    except RuntimeError as error:  # zipfile raises it for an encrypted member
         raise InputError(f"{path} cannot be unpacked: {error}. Unpack it yourself and give the folder.") from error

@@ -1,7 +1,7 @@
-"""The papers' augmentations by name: how images are resized, cropped at random for training, centrally for testing.
+"""The papers' augmentations by name: how images are resized and cropped, at random for training, centrally for testing.
 
-An augmentation is a value. Resizing is left to `Pictures`, so that it is done once (`images_for`); `loading` crops and
-flips whole batches; pixel values are the network's own (`Preprocessing`).
+`images_for` resizes, once, by way of `Pictures`; `loader` crops and flips whole batches; the network normalizes pixel
+values itself (`Preprocessing`).
 
 Axes: H and W pixels, S the side of a crop.
 """
@@ -9,7 +9,6 @@ Axes: H and W pixels, S the side of a crop.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from nearfield.data.dataset import Dataset
 from nearfield.data.pictures import RULES, Pictures
@@ -20,20 +19,20 @@ CROPS = ("random", "resized")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How images are prepared: resized, for training cropped at random and flipped, for testing cropped centrally."""
+    """How images are resized, then cropped: at random and flipped for training, centrally for testing."""
 
-    size: int | None  # pixels that the image, or its short side, is resized to; None leaves it
-    rule: str  # square or short, see `Pictures`
+    size: int | None  # pixels that the image, or its shorter side, is resized to; None: not resized
+    rule: str  # of resizing: square or short, see `Pictures`
     side: int  # S
-    crop: str  # random: a window of the resized image; resized: a part of it, stretched to S x S
-    scale: float = 1.0  # least area of that part
-    test_rule: str | None = None  # how images are resized for testing, if otherwise
+    crop: str  # random: RandomCrop; resized: RandomResizedCrop
+    scale: float = 1.0  # smallest area of a resized crop, as a share of the image
+    test_rule: str | None = None  # of resizing for testing; None: `rule`
 
     def __post_init__(self) -> None:
         require_one_of("rule", self.rule, RULES)
         require_one_of("crop", self.crop, CROPS)
         if self.size is not None and self.crop == "random" and self.side > self.size:
-            raise InputError(f"side must not be above size, {self.size}, for a random window; got {self.side}.")
+            raise InputError(f"side must be at most size, {self.size}, for a random crop; got {self.side}.")
 
 
 AUGMENTATIONS = {
@@ -42,24 +41,20 @@ AUGMENTATIONS = {
     "reality_check": Augmentation(256, "short", 227, "resized", 0.16),
     "unbiased": Augmentation(256, "square", 224, "resized", 0.08, test_rule="short"),  # the iterator-based methods
     "unbiased_original": Augmentation(None, "short", 224, "resized", 0.08, test_rule="short"),
-    "px128": Augmentation(128, "short", 128, "resized", 0.16),  # for photographs kept at 128 pixels
-    "small": Augmentation(128, "short", 112, "resized", 0.16),  # for training without an accelerator
+    "px128": Augmentation(128, "short", 128, "resized", 0.16),  # for photographs stored at 128 pixels
+    "small": Augmentation(128, "short", 112, "resized", 0.16),  # for training on a CPU
 }
 
 
-def augmentation(name: str, **changes: Any) -> Augmentation:
-    """The augmentation called `name`, with some of its numbers changed."""
+def augmentation(name: str) -> Augmentation:
+    """The augmentation called `name`; InputError names the nearest if there is none."""
     if name not in AUGMENTATIONS:
-        raise InputError(f"there is no augmentation {name!r}; {nearest(name, AUGMENTATIONS)}")
-    unknown = next((key for key in changes if key not in Augmentation.__dataclass_fields__), None)
-    if unknown is not None:
-        known = Augmentation.__dataclass_fields__
-        raise InputError(f"{unknown} is not a part of an augmentation; {nearest(unknown, known)}")
-    return replace(AUGMENTATIONS[name], **changes)
+        raise InputError(f"unknown augmentation {name!r}; {nearest(name, AUGMENTATIONS)}")
+    return AUGMENTATIONS[name]
 
 
 def images_for(dataset: Dataset, chosen: Augmentation, train: bool) -> Dataset:
-    """The dataset with its images resized as the augmentation says; anything but images stays as it is."""
+    """The dataset with its image files resized by the augmentation; arrays and features are unchanged."""
     if not isinstance(dataset.images, Pictures):
         return dataset
     size, rule = chosen.size, chosen.rule

@@ -1,4 +1,4 @@
-"""Where a dataset comes from: `load` finds it by name or path, `add` gives a path a name, `verify` looks again."""
+"""Datasets by name: `load` finds one by name or path, `add` gives a path a name, `verify` checks the images again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Callable[[], Dataset]] = {"digits": digits.load, "glyphs": g
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """What the operating system refuses to read as an InputError that names it."""
+    """Turn a file or folder that cannot be read into an InputError that names it."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def _readable() -> Iterator[None]:
 
 
 def names() -> list[str]:
-    """The names that `load` knows here, sorted: built in, added, and Omniglot if NEARFIELD_DATA holds it."""
+    """The names that `load` knows, sorted: built-in, added, and Omniglot if it is in $NEARFIELD_DATA."""
     found = {*BUILT_IN, *user_datasets.names()}
     return sorted(found | {"omniglot"} if omniglot.find() else found)
 
@@ -41,9 +41,10 @@ def names() -> list[str]:
 def load(name: str, size: int | None = None, resize: str | None = None, colour: bool | None = None) -> Dataset:
     """The dataset called `name`, or the one at the path `name`.
 
-    A path is a folder of class folders, a table (.csv, .parquet), arrays (.npz, .npy), or a folder of Hugging Face
-    datasets. `size`, `resize` (square, short or crop) and `colour` say how pictures are to look: RGB at 256 x 256, but
-    a folder given by its path is read into memory in grey at 32 x 32, unless one of the three is given.
+    A path is a folder of class folders, a table (.csv, .parquet), arrays (.npz, .npy), or a folder that Hugging Face
+    `datasets` saved. `size`, `resize` (square, short or crop; see `Pictures`) and `colour` apply to image files, which
+    are RGB at 256 x 256 by default; but class folders given by their path are read into memory, grey at 32 x 32,
+    unless one of the three options is given.
     """
     wanted: dict[str, Any] = {"size": size, "resize": resize, "colour": colour}
     given = {key: value for key, value in wanted.items() if value is not None}
@@ -62,7 +63,7 @@ def load(name: str, size: int | None = None, resize: str | None = None, colour: 
     if isinstance(dataset.images, Pictures):
         return replace(dataset, images=dataset.images.at(**given))
     if given:
-        raise InputError(f"{', '.join(given)} cannot be chosen for {name}: its images are arrays already.")
+        raise InputError(f"{', '.join(given)} cannot be set for {name}: its images are arrays, not files.")
     return dataset
 
 
@@ -73,7 +74,7 @@ def summary(name: str) -> dict[str, object] | None:
 
 
 def from_path(path: Path, lazy: bool = True) -> Dataset:
-    """The dataset in a folder or file; class folders are decoded at once, small and grey, unless `lazy`."""
+    """The dataset in a folder or file; class folders are decoded at once, grey and small, unless `lazy`."""
     if path.suffix in table.SUFFIXES:
         return table.load(path)
     if path.suffix in arrays.SUFFIXES:
@@ -85,12 +86,13 @@ def from_path(path: Path, lazy: bool = True) -> Dataset:
 
 @_readable()
 def add(name: str, path: Path, kind: official.Kind | None = None, quick: bool = False) -> Dataset:
-    """Read and check the data at `path` and remember them as `name`; nothing is remembered if anything is wrong.
+    """Read and check the data at `path` and register it as `name`; nothing is registered if anything is wrong.
 
-    The name of an official dataset, or `kind`, asks for exactly that. `quick` trusts that all pictures can be decoded.
+    If `name` is that of an official dataset, or with `kind`, the data must be exactly as published. `quick` skips
+    decoding every image.
     """
     if name in BUILT_IN or is_path(name):
-        raise InputError(f"a dataset cannot be added as {name!r}; choose another name.")
+        raise InputError(f"name must not be that of a built-in dataset or a path; got {name!r}. Choose another name.")
     kind = kind or official.KINDS.get(name)
     if kind is not None:
         dataset = official.read(name, path, kind, quick)
@@ -107,15 +109,15 @@ def add(name: str, path: Path, kind: official.Kind | None = None, quick: bool = 
 
 
 def verify(dataset: Dataset) -> list[str]:
-    """Look at every picture again: is it there, is it what was added, can it be decoded? Whatever is wrong, listed."""
+    """Check that every image file is there, unchanged since it was added and can be decoded; the list of problems."""
     if not isinstance(dataset.images, Pictures):
-        return []  # arrays are compared with their fingerprint when they are read
+        return []  # arrays are compared with their fingerprint when they are loaded
     with reported(f"Decoding {dataset.name}") as progress:
         return examine(dataset.images.files, dataset.images.digests, progress)[1]
 
 
 def is_path(name: str) -> bool:
-    """Whether `name` can only be meant as a path; a folder in the current one may also go by its bare name."""
+    """Whether `name` can only be a path. A folder in the current directory may also be given by its bare name."""
     return "/" in name or "\\" in name or Path(name).suffix in (*table.SUFFIXES, *arrays.SUFFIXES)
 
 
@@ -127,15 +129,18 @@ def _unknown(name: str) -> str:
             f"and run `nearfield data add {name} PATH`."
         )
     if name == "omniglot":
-        return f"omniglot is not here: let NEARFIELD_DATA name the folder of {omniglot.FILE}, or add the file."
+        return (
+            f"omniglot was not found: set NEARFIELD_DATA to the folder that has {omniglot.FILE}, "
+            f"or run `nearfield data add omniglot {omniglot.FILE}`."
+        )
     known = [*names(), *official.KINDS, "omniglot"]
-    return f"dataset {name!r} is unknown; {nearest(name, known)}"
+    return f"unknown dataset {name!r}; {nearest(name, known)}"
 
 
 def _alone(dataset: Dataset) -> list[str]:
-    """The classes of one image: nothing can be found for it, and nothing learned from it."""
+    """The classes of a single image, which has no positive: it can neither be retrieved nor learned from."""
     counts = np.bincount(dataset.labels, minlength=len(dataset.class_names))
     return [
-        f"class {dataset.class_names[label]!r} has a single image; every class needs two"
+        f"class {dataset.class_names[label]!r} has a single image; every class needs at least two"
         for label in np.flatnonzero(counts == 1)
     ]

@@ -1,4 +1,4 @@
-"""A picture of a dataset: one row of images per class, grouped by category, with the class's name beside it."""
+"""A contact sheet of a dataset: one row of images per class, grouped by category, beside the name of the class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CELL = 64  # pixels of one image on the sheet
 GAP = 6
-TEXT = 260  # width of the names
+TEXT = 260  # pixels for the names
 MARGIN = 16
 PAPER, INK, FAINT = "#ffffff", "#1f2328", "#6e7781"
 
@@ -28,9 +28,9 @@ def contact_sheet(
 ) -> None:
     """Write a PNG with `classes` random classes, spread over the categories, and up to `per_class` images of each."""
     if classes < 1 or per_class < 1:
-        raise InputError(f"classes and per_class must be at least 1, got {classes} and {per_class}.")
+        raise InputError(f"classes and per_class must be at least 1; got {classes} and {per_class}.")
     if dataset.are_features:
-        raise InputError(f"{dataset.name} holds features, which have no picture.")
+        raise InputError(f"a contact sheet needs images; {dataset.name} holds features.")
     generator = np.random.Generator(np.random.PCG64(seed))
     sheet = _paint(dataset, _spread(dataset, classes, generator), per_class, generator)
     with atomic_write(path) as temporary:
@@ -38,10 +38,10 @@ def contact_sheet(
 
 
 def _spread(dataset: Dataset, count: int, generator: np.random.Generator) -> list[int]:
-    """Classes taken in turn from one category after another, sorted by category."""
+    """Random classes, taken from all categories in turn, sorted by category."""
     shuffled = generator.permutation(len(dataset.class_names))
     taken = np.zeros(len(dataset.category_names), dtype=np.int64)
-    turn = np.zeros(len(shuffled), dtype=np.int64)  # how many of its category come before a class
+    turn = np.zeros(len(shuffled), dtype=np.int64)  # number of classes of the same category before this one
     for position, label in enumerate(shuffled):
         category = dataset.class_category[label]
         turn[position] = taken[category]
@@ -67,7 +67,7 @@ def _paint(dataset: Dataset, classes: list[int], per_class: int, generator: np.r
 
 
 def _tile(images: Images, row: int) -> Image:
-    """One image, CELL pixels on a side: the middle of a picture, small ones with their pixels visible."""
+    """One image, CELL pixels on a side: the centre of a file; small arrays are enlarged without smoothing."""
     from PIL import Image
 
     if isinstance(images, Pictures):
@@ -83,7 +83,7 @@ def _some(dataset: Dataset, label: int, count: int, generator: np.random.Generat
 
 
 def _write_name(draw: ImageDraw, dataset: Dataset, label: int, top: int) -> None:
-    """The class's name on one or two lines, and its category below."""
+    """The name of the class on one or two lines, and its category below."""
     from PIL import ImageFont
 
     name, small = ImageFont.load_default(size=14), ImageFont.load_default(size=11)

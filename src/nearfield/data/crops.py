@@ -1,6 +1,6 @@
-"""Where pictures are cropped, a whole batch at a time: the windows that torchvision's crops would take.
+"""Crop windows of a whole batch at once, distributed as those of torchvision's crops.
 
-Axes: B pictures, T tries. A window is (top, left, height, width).
+Axes: B images, T tries. A window is (top, left, height, width).
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import numpy as np
 from nearfield.data.dataset import Integers
 from nearfield.errors import InputError
 
-TRIES = 10  # T
-RATIO = (3 / 4, 4 / 3)  # width by height
+TRIES = 10  # T, as in torchvision
+RATIO = (3 / 4, 4 / 3)  # smallest and largest width / height
 
 
 def centre(shapes: Integers, side: int) -> Integers:
-    """The middle `side` x `side` (B, 4) of pictures of `shapes` (B, 2): `CenterCrop`."""
+    """The centre windows (B, 4) of `side` x `side` pixels in images of `shapes` (B, 2): `CenterCrop`."""
     _check(shapes, side)
     corners = np.rint((shapes - side) / 2).astype(np.int64)
     return np.concatenate([corners, np.full_like(corners, side)], axis=1)
 
 
-def anywhere(shapes: Integers, side: int, generator: np.random.Generator) -> Integers:
-    """A `side` x `side` (B, 4) at any place with equal chance: `RandomCrop`."""
+def uniform(shapes: Integers, side: int, generator: np.random.Generator) -> Integers:
+    """Windows (B, 4) of `side` x `side` pixels, uniform over all places: `RandomCrop`."""
     _check(shapes, side)
     corners = generator.integers(0, shapes - side + 1)
     return np.concatenate([corners, np.full_like(corners, side)], axis=1)
 
 
-def resized(shapes: Integers, scale: float, generator: np.random.Generator) -> Integers:
-    """A part (B, 4) of random area and proportion: `RandomResizedCrop`.
+def random_resized(shapes: Integers, scale: float, generator: np.random.Generator) -> Integers:
+    """Windows (B, 4) of random area and aspect ratio: `RandomResizedCrop`.
 
-    Area is uniform between `scale` and 1 of the picture, log width/height uniform in RATIO; the first of T draws that
-    fits is taken, at any place; if none does, the largest middle part of an allowed proportion.
+    The area is uniform between `scale` and 1 of the image, the logarithm of the aspect ratio is uniform over RATIO, and
+    the place is uniform. The first of T draws that fits is used; if none fits, the largest centre window within RATIO.
     """
     heights, widths = shapes[:, :1], shapes[:, 1:]  # (B, 1)
     area = heights * widths * generator.uniform(scale, 1.0, (len(shapes), TRIES))  # (B, T)
@@ -65,4 +65,4 @@ def _largest(shapes: Integers) -> Integers:
 
 def _check(shapes: Integers, side: int) -> None:
     if shapes.min() < side:
-        raise InputError(f"pictures must be at least {side} pixels on each side to be cropped; found {shapes.min()}.")
+        raise InputError(f"images must be at least {side} pixels on each side to be cropped; got {shapes.min()}.")

@@ -1,4 +1,4 @@
-"""What a dataset is: images, labels, class names, and a split that no run can change.
+"""What a dataset is: images, labels, class names, and a fixed split into training and test classes.
 
 Axes: N images, H and W pixels, F features, C classes.
 """
@@ -24,7 +24,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class LazyImages(Protocol):
-    """Images that are not an array in memory: `Pictures` are decoded when asked for, `Stored` ones lie on disk."""
+    """Images that are not an array in memory: `Pictures` are decoded on access, `Stored` are memory-mapped."""
 
     @property
     def looks(self) -> str: ...
@@ -36,14 +36,14 @@ Images = npt.NDArray[Any] | LazyImages
 
 
 class DataWarning(UserWarning):
-    """The data in hand is not the data that published numbers were measured on."""
+    """The data differs from the data that the published numbers were measured on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled images, or features of them, whose classes are split once into a training and a test part.
+    """Labelled images, or features of images, with a fixed split of the classes into a training and a test part.
 
-    The parts share no class, unless `is_test` says which images of shared classes are for testing (a closed set).
+    The two parts have no class in common, unless `is_test` marks the test images of shared classes (a closed set).
     """
 
     name: str
@@ -57,9 +57,9 @@ class Dataset:
     fingerprint: str  # sha256 of pixels, labels and split
     description: str
     is_test: Flags | None = None  # (N,) only if train and test share classes
-    is_query: Flags | None = None  # (N,) only if the test part has queries and a gallery of its own
+    is_query: Flags | None = None  # (N,) only if the test part consists of queries and a gallery
     is_gallery: Flags | None = None  # (N,)
-    test_lists: Mapping[str, Integers] = field(default_factory=dict)  # rows of named test sets
+    test_lists: Mapping[str, Integers] = field(default_factory=dict)  # rows of each named test list
 
     def __post_init__(self) -> None:
         _check_images(self.images)
@@ -76,7 +76,7 @@ class Dataset:
 
     @property
     def are_features(self) -> bool:
-        """Whether `images` is a matrix of features."""
+        """Whether `images` is a matrix (N, F) of features."""
         return isinstance(self.images, np.ndarray) and self.images.ndim == 2
 
     def indices_of(self, classes: npt.ArrayLike) -> Integers:
@@ -86,17 +86,17 @@ class Dataset:
         return np.flatnonzero(np.isin(self.labels, wanted)).astype(np.int64, copy=False)
 
     def train_rows(self, classes: npt.ArrayLike | None = None) -> Integers:
-        """Rows to train on, of all training classes or of some."""
+        """Rows of the training part, of all its classes or of some."""
         rows = self.indices_of(self.train_classes if classes is None else classes)
         return rows if self.is_test is None else rows[~self.is_test[rows]]
 
     def test_rows(self) -> Integers:
-        """Rows to test on."""
+        """Rows of the test part."""
         rows = self.indices_of(self.test_classes)
         return rows if self.is_test is None else rows[self.is_test[rows]]
 
     def summary(self) -> dict[str, object]:
-        """The counts that describe the dataset, ready for printing."""
+        """Counts of images and classes, and the fingerprint, for printing."""
         per_class = np.bincount(self.labels, minlength=len(self.class_names))  # (C,)
         counts: dict[str, object] = {
             "name": self.name,
@@ -141,7 +141,7 @@ def fingerprint(
 
 
 def cache_dir() -> Path:
-    """`$NEARFIELD_CACHE`, or the folder `nearfield` in the place where the platform keeps a user's caches."""
+    """`$NEARFIELD_CACHE`, or the folder `nearfield` in the platform's cache folder of the user."""
     chosen = os.environ.get("NEARFIELD_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -153,7 +153,7 @@ def cache_dir() -> Path:
 
 
 def _looks(images: Images) -> str:
-    """The size of the images, as people write it."""
+    """The size of the images, human-readable."""
     if not isinstance(images, np.ndarray):
         return images.looks
     if images.ndim == 2:
@@ -163,7 +163,7 @@ def _looks(images: Images) -> str:
 
 def _check_images(images: Images) -> None:
     if len(images) == 0:
-        raise InputError("images must not be empty.")
+        raise InputError("images must not be empty; got none.")
     if not isinstance(images, np.ndarray):
         return
     shape = images.shape
@@ -171,26 +171,26 @@ def _check_images(images: Images) -> None:
     features = np.issubdtype(images.dtype, np.floating) and images.ndim == 2
     if 0 in shape or not (grey_or_rgb or features):
         raise InputError(
-            f"images must be a uint8 array (N, H, W) or (N, H, W, 3), or float features (N, F), none of them empty; "
+            f"images must be a non-empty uint8 array (N, H, W) or (N, H, W, 3), or float features (N, F); "
             f"got {images.dtype} {shape}."
         )
     if features and not np.isfinite(images).all():
         row = int(np.flatnonzero(~np.isfinite(images).all(axis=1))[0])
-        raise InputError(f"images must be finite features; row {row} has a NaN or an infinity.")
+        raise InputError(f"features must be finite; row {row} has a NaN or an infinity.")
 
 
 def _check_index(name: str, values: Integers, length: int | None, bound: int) -> None:
     if values.dtype != np.int64 or values.ndim != 1:
-        raise InputError(f"{name} must be a one-dimensional int64 array, got {values.dtype} of shape {values.shape}.")
+        raise InputError(f"{name} must be a one-dimensional int64 array; got {values.dtype} of shape {values.shape}.")
     if length is not None and len(values) != length:
-        raise InputError(f"{name} must have {length} entries, got {len(values)}.")
+        raise InputError(f"{name} must have {length} entries; got {len(values)}.")
     if len(values) and not 0 <= values.min() <= values.max() < bound:
-        raise InputError(f"{name} must lie in 0..{bound - 1}, got values from {values.min()} to {values.max()}.")
+        raise InputError(f"{name} must be in 0..{bound - 1}; got values from {values.min()} to {values.max()}.")
 
 
 def _check_flags(name: str, flags: Flags | None, rows: int) -> None:
     if flags is not None and (flags.dtype != np.bool_ or flags.shape != (rows,)):
-        raise InputError(f"{name} must be a bool array of shape ({rows},), got {flags.dtype} of shape {flags.shape}.")
+        raise InputError(f"{name} must be a bool array of shape ({rows},); got {flags.dtype} of shape {flags.shape}.")
 
 
 def _check_split(dataset: Dataset) -> None:
@@ -200,11 +200,13 @@ def _check_split(dataset: Dataset) -> None:
     if dataset.is_test is not None:
         _check_closed_split(dataset, dataset.is_test)
     elif repeated is not None:
-        raise InputError(f"train_classes and test_classes must be disjoint, got class {repeated} twice.")
+        raise InputError(f"train_classes and test_classes must be disjoint; got class {repeated} twice.")
     if len(np.unique(both)) != classes:
-        raise InputError(f"train_classes and test_classes must hold all {classes} classes together, got {len(both)}.")
+        raise InputError(
+            f"train_classes and test_classes must cover all {classes} classes; got {len(np.unique(both))}."
+        )
     if (dataset.is_query is None) != (dataset.is_gallery is None):
-        raise InputError("is_query and is_gallery must be given together, got one of them.")
+        raise InputError("is_query and is_gallery must be given together; got only one of them.")
     if dataset.is_query is not None and dataset.is_gallery is not None:
         _check_query_gallery(dataset, dataset.is_query, dataset.is_gallery)
 
@@ -212,15 +214,17 @@ def _check_split(dataset: Dataset) -> None:
 def _check_closed_split(dataset: Dataset, is_test: Flags) -> None:
     for name, part, classes in (("train", ~is_test, dataset.train_classes), ("test", is_test, dataset.test_classes)):
         if not np.array_equal(np.unique(dataset.labels[part]), np.unique(classes)):
-            raise InputError(f"is_test must leave exactly the classes of {name}_classes for {name}, but does not.")
+            raise InputError(
+                f"the classes of the {name} images by is_test must be exactly {name}_classes; they differ."
+            )
 
 
 def _check_query_gallery(dataset: Dataset, is_query: Flags, is_gallery: Flags) -> None:
     outside = np.setdiff1d(np.flatnonzero(is_query | is_gallery), dataset.test_rows())
     if len(outside):
-        raise InputError(f"is_query and is_gallery must be test images only, got row {outside[0]}, which is not.")
+        raise InputError(f"is_query and is_gallery must mark test images only; row {outside[0]} is not one.")
     if not is_query.any() or not is_gallery.any():
-        raise InputError("is_query and is_gallery must each hold at least one image.")
+        raise InputError("is_query and is_gallery must each mark at least one image; got none.")
 
 
 def _first_repeated(values: Integers) -> int | None:

@@ -1,6 +1,6 @@
-"""Anybody's labels made into a dataset: classes numbered, split, checked.
+"""A dataset from images and arbitrary labels: classes are numbered, split and checked.
 
-Labels may be words or numbers. Without a split the first half of the classes, in order, is for training.
+Labels may be text or numbers. Without a split, the first half of the classes, in order, is for training.
 
 Axes: N images, C classes.
 """
@@ -17,7 +17,7 @@ from nearfield.data.pictures import Pictures
 from nearfield.data.splits import halves
 from nearfield.errors import InputError
 
-MIN_CLASSES = 6  # training classes are split once more, and both parts need two
+MIN_CLASSES = 6  # the training half is split again for validation, and every part needs two classes
 SPLITS = ("train", "test")
 
 
@@ -33,16 +33,18 @@ def assemble(
     categories: Mapping[str, str] | None = None,
     class_names: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """The dataset of `images` with any labels; `split` says "train" or "test" for each image.
+    """The dataset of `images` and their labels; `split` is "train" or "test" for each image.
 
-    Where the two share classes the dataset is a closed set. `categories` and `class_names` are by label, as text.
+    If the two parts share classes, the dataset is a closed set. `categories` and `class_names` map a label, as text.
     """
     if len(labels) != len(images):
-        raise InputError(f"{name} must have one label for each image: found {len(labels)} for {len(images)}.")
+        raise InputError(
+            f"{name} must have one label for each image; got {len(labels)} labels for {len(images)} images."
+        )
     words = [str(label) for label in labels]
-    classes = in_order(set(words))
+    classes = _sorted(set(words))
     if len(classes) < MIN_CLASSES:
-        raise InputError(f"{name} must hold at least {MIN_CLASSES} classes; found {len(classes)}.")
+        raise InputError(f"{name} must have at least {MIN_CLASSES} classes; got {len(classes)}.")
     number = {word: i for i, word in enumerate(classes)}
     rows = np.asarray([number[word] for word in words], dtype=np.int64)  # (N,)
     train, test, is_test = _split(name, rows, len(classes), split)
@@ -67,8 +69,8 @@ def assemble(
     )
 
 
-def in_order(words: set[str]) -> list[str]:
-    """Class labels sorted: as numbers if all are, as text otherwise."""
+def _sorted(words: set[str]) -> list[str]:
+    """Class labels, sorted as numbers if all are numbers, else as text."""
     if all(word.lstrip("-").isdecimal() for word in words):
         return sorted(words, key=int)
     return sorted(words)
@@ -81,10 +83,10 @@ def _split(
         return *halves(classes), None
     unknown = sorted(set(split) - set(SPLITS))
     if unknown:
-        raise InputError(f"{name}: split must be train or test for every image; found {unknown[0]!r}.")
+        raise InputError(f"{name}: split must be train or test for every image; got {unknown[0]!r}.")
     is_test: Flags = np.asarray(split) == "test"
     train, test = np.unique(rows[~is_test]), np.unique(rows[is_test])
     for part, found in zip(SPLITS, (train, test), strict=True):
         if len(found) < 2:
-            raise InputError(f"{name}: split must leave at least two classes for {part}; found {len(found)}.")
+            raise InputError(f"{name}: split must have at least two classes for {part}; got {len(found)}.")
     return train, test, is_test if len(np.intersect1d(train, test)) else None

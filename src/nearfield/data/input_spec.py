@@ -1,7 +1,7 @@
-"""What a trained model takes in, as a value that lies beside its weights, and how anybody's images become that.
+"""The input of a trained model, stored beside its weights, and how any image is prepared for it.
 
-Pictures are resized by one of two rules, then their middle is cut out: exact, to a height and width whatever their
-shape was; short, the shorter side to a length, the other in proportion. The pixels are those that a run is tested on.
+Images are resized by one of two rules, then cropped at the centre: "exact" resizes to a height and width and ignores
+the aspect ratio; "short" resizes the shorter side and keeps the aspect ratio. The pixels equal those of the run's test.
 
 Axes: N images, B images of a batch, H and W pixels, F features.
 """
@@ -22,7 +22,7 @@ from nearfield.config import Config, Count, DataConfig
 from nearfield.data import Dataset, Pictures
 from nearfield.data.augment import augmentation, images_for
 from nearfield.data.dataset import Pixels
-from nearfield.data.pictures import decode, resized
+from nearfield.data.pictures import converted, decode, resized
 from nearfield.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,23 +32,23 @@ Size = tuple[Count, Count]  # height, width
 
 
 class FeatureInput(Config):
-    """Features that something else computed."""
+    """Features that were computed elsewhere."""
 
     kind: Literal["features"] = "features"
     features: Count  # F
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one item in a batch."""
+        """The shape of one item of a batch."""
         return (self.features,)
 
     @property
     def words(self) -> str:
-        """The same for people."""
+        """A human-readable description."""
         return f"{self.features} features of an image, float32"
 
     def items(self, given: Any) -> npt.NDArray[np.float32]:
-        """The features (N, F) that a caller gave; InputError if they are anything else."""
+        """The given features as float32 (N, F); InputError if they are anything else."""
         try:
             found = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
         except ValueError:  # rows of different lengths
@@ -61,35 +61,37 @@ class FeatureInput(Config):
         return found.astype(np.float32)
 
     def batch(self, items: Sequence[Any]) -> npt.NDArray[np.float32]:
-        """Features as they enter the model (B, F)."""
+        """A batch for the model, (B, F)."""
         return np.asarray(items, dtype=np.float32)
 
 
 class PictureInput(Config):
-    """Pictures, and how they are prepared."""
+    """Images, and how they are prepared."""
 
-    kind: Literal["pictures"] = "pictures"
+    kind: Literal["pictures"] = "pictures"  # as written in exported models
     colour: bool  # RGB or grey
     rule: Literal["exact", "short"]
-    resize: Size  # for short, the shorter side twice
+    resize: Size  # "short": the length of the shorter side, twice
     crop: Size
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one item in a batch."""
+        """The shape of one item of a batch."""
         return (*self.crop, 3) if self.colour else self.crop
 
     @property
     def words(self) -> str:
-        """The same for people."""
+        """A human-readable description; embedding files record it, so the words stay."""
         to = f"{self.resize[0]}x{self.resize[1]}" if self.rule == "exact" else f"a shorter side of {self.resize[0]}"
         cut = "" if self.rule == "exact" and self.crop == self.resize else f", then the middle {_times(self.crop)}"
         return f"{'RGB' if self.colour else 'grey'} pictures, uint8, resized to {to}{cut}"
 
     def items(self, given: Any) -> Sequence[Any]:
-        """One item for each picture that a caller gave; InputError if they cannot be pictures."""
+        """The given images as a list; InputError if they cannot be images."""
         if isinstance(given, str | PathLike) or hasattr(given, "getpixel"):
-            raise InputError(f"images must be a list of paths or pictures; got one, {given!r}. Put it into a list.")
+            raise InputError(
+                f"images must be a list of paths or images; got a single one, {given!r}. Put it into a list."
+            )
         found = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
         if isinstance(found, np.ndarray) and found.dtype.kind not in "OUST":
             planes = found.ndim == 4 and found.shape[1] == 3 and found.shape[3] != 3
@@ -99,18 +101,18 @@ class PictureInput(Config):
         return list(found)
 
     def batch(self, items: Sequence[Any]) -> Pixels:
-        """Pictures as they enter the model (B, H, W) or (B, H, W, 3)."""
+        """A batch for the model, (B, H, W) or (B, H, W, 3)."""
         return np.stack([self.picture(item) for item in items])
 
     def picture(self, item: Any) -> Pixels:
-        """One picture, prepared: of a path, a Pillow image, or a uint8 array (H, W) or (H, W, 3)."""
-        picture = self._opened(item)
+        """One prepared image, from a path, a Pillow image, or a uint8 array (H, W) or (H, W, 3)."""
+        image = self._opened(item)
         if self.rule == "exact":
-            picture = picture.resize((self.resize[1], self.resize[0]), _BILINEAR)
+            image = image.resize((self.resize[1], self.resize[0]), _BILINEAR)
         else:
-            picture = resized(picture, self.resize[0], "short")
-        top, left = round((picture.height - self.crop[0]) / 2), round((picture.width - self.crop[1]) / 2)
-        return np.array(picture.crop((left, top, left + self.crop[1], top + self.crop[0])), dtype=np.uint8)
+            image = resized(image, self.resize[0], "short")
+        top, left = round((image.height - self.crop[0]) / 2), round((image.width - self.crop[1]) / 2)
+        return np.array(image.crop((left, top, left + self.crop[1], top + self.crop[0])), dtype=np.uint8)
 
     def _opened(self, item: Any) -> Image:
         from PIL import Image
@@ -118,7 +120,7 @@ class PictureInput(Config):
         if isinstance(item, str | PathLike):
             return decode(_read(Path(fspath(item))), fspath(item), self.colour)
         if isinstance(item, Image.Image):
-            return _coloured(item, self.colour)
+            return converted(item, self.colour)
         array = np.asarray(item.cpu() if isinstance(item, Tensor) else item)
         if array.dtype != np.uint8 or array.size == 0 or not (array.ndim == 2 or array.shape[2:] == (3,)):
             found = f"{array.dtype} {array.shape}" if array.dtype != object else repr(item)
@@ -127,18 +129,18 @@ class PictureInput(Config):
 
 
 Input = Annotated[FeatureInput | PictureInput, Field(discriminator="kind")]
-_BILINEAR = 2  # Pillow's number for it
+_BILINEAR = 2  # Image.Resampling.BILINEAR
 
 
 def input_of(dataset: Dataset, config: DataConfig) -> FeatureInput | PictureInput:
-    """How the test images of a run on `dataset` enter its model."""
+    """The input of a model trained on `dataset`: how its test images are prepared."""
     if dataset.are_features:
         return FeatureInput(features=dataset.images[0].shape[0])
     chosen = None if config.augment is None else augmentation(config.augment)
     images = dataset.images if chosen is None else images_for(dataset, chosen, train=False).images
     if isinstance(images, Pictures):
         if images.size is None or (images.resize == "short" and chosen is None):
-            raise InputError(f"pictures must have one size to enter a model; these are {images.looks}.")
+            raise InputError(f"images must all have one size to be the input of a model; these are {images.looks}.")
         size, colour = (images.size, images.size), images.colour
         rule: Literal["exact", "short"] = "exact" if images.resize == "square" else "short"
     else:
@@ -147,17 +149,6 @@ def input_of(dataset: Dataset, config: DataConfig) -> FeatureInput | PictureInpu
     return PictureInput(
         colour=colour, rule=rule, resize=size, crop=size if chosen is None else (chosen.side, chosen.side)
     )
-
-
-def _coloured(picture: Image, colour: bool) -> Image:
-    """A picture in RGB or grey, as `decode` gives one."""
-    from PIL import Image
-
-    if picture.mode.startswith("I;16"):  # Pillow would cut off everything above 255
-        picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    elif picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")
-    return picture.convert("RGB" if colour else "L")
 
 
 def _read(path: Path) -> bytes:

@@ -1,9 +1,9 @@
-"""Images that are in training and in test: the same pixels, or nearly.
+"""Duplicates and near-duplicates between the training and the test part.
 
-Two images are near if their difference hashes differ in few bits. The hash has 128 of them: whether each of 8 x 8
-places of a small grey copy is brighter than its right neighbour, and than the one below. It survives scaling, other
-compression and small shifts of light, and is blind to colour. All pairs within the distance are found: two hashes that
-differ in at most d bits agree in one of d + 1 bands, so only images that share a band are compared.
+Two images are near-duplicates if their difference hashes (dHash) differ in few bits. A hash has 128 bits: whether each
+of 8 x 8 pixels of a small grey copy is brighter than its right neighbour, and than the one below. It is robust to
+scaling, compression and small changes of brightness, and ignores colour. The search is exact: two hashes that differ in
+at most d bits agree in at least one of d + 1 bands, so only images that share a band are compared.
 
 Axes: N images, A training images, B test images.
 """
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearfield.data.dataset import Dataset, Flags, Integers, Pixels
-from nearfield.data.pictures import Pictures, in_order
+from nearfield.data.pictures import Pictures, map_in_order
 from nearfield.errors import InputError
 from nearfield.progress import Progress, reported
 
 BITS = 128
-DISTANCE = 12  # bits; 99 of 100 shrunk or recompressed copies are nearer, photographs of different things at about 64
-GRID = 9  # side of the small copy
+DISTANCE = 12  # bits; 99 % of rescaled or recompressed copies are within, unrelated photographs are at about 64
+GRID = 9  # pixels of the small copy's side
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A training image and a test image that are the same, or nearly."""
+    """A training image and a test image that are duplicates or near-duplicates."""
 
     train_row: int
     test_row: int
@@ -38,10 +38,10 @@ class Leak:
 def find_leaks(dataset: Dataset, distance: int = DISTANCE, progress: Progress | None = None) -> list[Leak]:
     """Every pair of a training and a test image that are identical or whose hashes differ in at most `distance` bits.
 
-    Features have no pixels: only identical rows are found.
+    Of features, only identical rows are found.
     """
     if not 0 <= distance < BITS // 4:
-        raise InputError(f"distance must lie in 0..{BITS // 4 - 1} bits; got {distance}.")
+        raise InputError(f"distance must be in 0..{BITS // 4 - 1} bits; got {distance}.")
     train, test = dataset.train_rows(), dataset.test_rows()
     with reported(f"Hashing {dataset.name}", progress) as report:
         exact, bits = _hashes(dataset, report)
@@ -54,18 +54,18 @@ def find_leaks(dataset: Dataset, distance: int = DISTANCE, progress: Progress | 
 
 
 def difference_hash(image: Pixels) -> Flags:
-    """The BITS bits of an image (H, W) or (H, W, 3)."""
+    """The difference hash (BITS,) of an image (H, W) or (H, W, 3)."""
     from PIL import Image
 
-    picture = Image.fromarray(np.ascontiguousarray(image)).convert("L")
-    small = np.asarray(picture.resize((GRID, GRID), Image.Resampling.BOX), dtype=np.int16)
+    grey = Image.fromarray(np.ascontiguousarray(image)).convert("L")
+    small = np.asarray(grey.resize((GRID, GRID), Image.Resampling.BOX), dtype=np.int16)
     right = small[:-1, :-1] > small[:-1, 1:]
     below = small[:-1, :-1] > small[1:, :-1]
     return np.concatenate([right.reshape(-1), below.reshape(-1)])
 
 
 def _hashes(dataset: Dataset, progress: Progress) -> tuple[list[bytes], Flags | None]:
-    """A hash of the pixels of each image, and its bits (N, BITS); pictures are taken at their own size."""
+    """A hash of the pixels of each image, and all difference hashes (N, BITS); files are hashed at their own size."""
     images = dataset.images
     if dataset.are_features:
         return [np.asarray(row).tobytes() for row in np.asarray(images)], None
@@ -78,7 +78,7 @@ def _hashes(dataset: Dataset, progress: Progress) -> tuple[list[bytes], Flags | 
         content = np.ascontiguousarray(image).tobytes()
         return hashlib.sha256(str(image.shape).encode() + content).digest(), difference_hash(image)
 
-    results = list(in_order(look, len(images), progress))
+    results = list(map_in_order(look, len(images), progress))
     return [exact for exact, _ in results], np.stack([bits for _, bits in results])
 
 
@@ -90,7 +90,7 @@ def _identical(exact: list[bytes], train: Integers, test: Integers) -> set[tuple
 
 
 def _near(train: Flags, test: Flags, distance: int) -> Iterator[tuple[int, int, int]]:
-    """Positions and distance of every pair of hashes (A, BITS) and (B, BITS) within `distance`, each pair once."""
+    """Positions and distance of every pair of hashes (A, BITS) and (B, BITS) within `distance`, each once."""
     seen: set[tuple[int, int]] = set()
     for columns in np.array_split(np.arange(BITS), distance + 1):
         places: dict[bytes, list[int]] = {}

@@ -1,7 +1,7 @@
-"""Batches of pictures, cropped and flipped: from memory, from the cache, or decoded on the fly by workers.
+"""Batches of images, cropped and flipped: from memory, from the cache, or decoded on the fly by worker processes.
 
-Batches are uint8 (B, C, S, S): a quarter of the traffic of floats, and the network that wants other values makes them.
-What a batch looks like depends on the seed, its number and its rows alone: on how many workers there are it does not.
+Batches are uint8 (B, C, S, S), a quarter of the memory traffic of floats; the network converts the pixel values it
+needs. A batch depends only on the seed, its number and its rows, not on the number of workers.
 
 Axes: N images, B images of a batch, C channels, H and W pixels, S the side of a crop.
 """
@@ -27,7 +27,7 @@ Request = tuple[int, Sequence[int]]  # number of the batch, its rows
 
 
 class Cropped(TorchDataset[Tensor]):
-    """Pictures as torch's DataLoader wants them: asked for a numbered list of rows, it gives the batch."""
+    """A map-style dataset for torch's DataLoader: the index is a numbered list of rows, the item is the batch."""
 
     def __init__(self, images: Images, chosen: Augmentation, train: bool, seed: int) -> None:
         self.images, self.augmentation, self.train, self.seed = images, chosen, train, seed
@@ -35,15 +35,15 @@ class Cropped(TorchDataset[Tensor]):
     def __getitem__(self, request: Request) -> Tensor:
         number, rows = request
         generator = np.random.default_rng([self.seed, number])
-        pictures = [_tensor(self.images[int(row)]) for row in rows]
-        shapes = np.asarray([picture.shape[1:] for picture in pictures], dtype=np.int64)  # (B, 2)
+        images = [_tensor(self.images[int(row)]) for row in rows]
+        shapes = np.asarray([image.shape[1:] for image in images], dtype=np.int64)  # (B, 2)
         side = self.augmentation.side
         if not self.train:
-            return _cut(pictures, crops.centre(shapes, side), side)
+            return _cut(images, crops.centre(shapes, side), side)
         if self.augmentation.crop == "random":
-            batch = _cut(pictures, crops.anywhere(shapes, side, generator), side)
+            batch = _cut(images, crops.uniform(shapes, side, generator), side)
         else:
-            batch = _cut(pictures, crops.resized(shapes, self.augmentation.scale, generator), side)
+            batch = _cut(images, crops.random_resized(shapes, self.augmentation.scale, generator), side)
         mirrored = torch.from_numpy(generator.random(len(rows)) < 0.5)
         batch[mirrored] = batch[mirrored].flip(-1)
         return batch
@@ -59,24 +59,24 @@ def loader(
     first: int = 0,
     workers: int = 0,
 ) -> Iterator[Tensor]:
-    """The pictures of each batch of rows, uint8 (B, C, S, S), in order.
+    """The images of each batch of rows, uint8 (B, C, S, S), in order.
 
-    `first` is the number of the first batch: whoever goes on after k batches gives k and gets what would have come.
+    `first` is the number of the first batch: to resume after k batches, pass k.
     """
     if dataset.are_features:
-        raise InputError(f"{dataset.name} holds features, which have no pixels to crop.")
+        raise InputError(f"images must have pixels to be cropped; {dataset.name} holds features.")
     if workers < 0:
         raise InputError(f"workers must be at least 0; got {workers}.")
     requests: Any = enumerate(batches, start=first)
-    pictures = Cropped(dataset.images, chosen, train, seed)
-    yield from DataLoader(pictures, sampler=requests, batch_size=None, num_workers=workers)
+    images = Cropped(dataset.images, chosen, train, seed)
+    yield from DataLoader(images, sampler=requests, batch_size=None, num_workers=workers)
 
 
-def _cut(pictures: list[Tensor], where: Integers, side: int) -> Tensor:
-    """The windows (B, 4) of the pictures, stretched to (B, C, S, S)."""
-    batch = torch.empty(len(pictures), len(pictures[0]), side, side, dtype=torch.uint8)
-    for place, (picture, (top, left, height, width)) in enumerate(zip(pictures, where.tolist(), strict=True)):
-        part = picture[None, :, top : top + height, left : left + width]
+def _cut(images: list[Tensor], where: Integers, side: int) -> Tensor:
+    """The windows (B, 4) of the images, resized to (B, C, S, S)."""
+    batch = torch.empty(len(images), len(images[0]), side, side, dtype=torch.uint8)
+    for place, (image, (top, left, height, width)) in enumerate(zip(images, where.tolist(), strict=True)):
+        part = image[None, :, top : top + height, left : left + width]
         if (height, width) != (side, side):
             part = part.contiguous(memory_format=torch.channels_last)  # what torch resizes fastest
             part = functional.interpolate(part, size=(side, side), mode="bilinear", antialias=True)
@@ -84,7 +84,7 @@ def _cut(pictures: list[Tensor], where: Integers, side: int) -> Tensor:
     return batch
 
 
-def _tensor(picture: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
-    """(C, H, W) of (H, W) or (H, W, 3), without copying."""
-    pixels = torch.from_numpy(picture)
+def _tensor(image: np.ndarray[Any, np.dtype[np.uint8]]) -> Tensor:
+    """An image (H, W) or (H, W, 3) as (C, H, W), without copying."""
+    pixels = torch.from_numpy(image)
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)

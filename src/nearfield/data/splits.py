@@ -1,4 +1,4 @@
-"""Splits of classes: halves, held-out fractions, folds, fixed lists. A split is two sorted arrays of classes.
+"""Splits over classes: halves, held-out fractions, folds, fixed lists. A split is two sorted arrays of classes.
 
 Axes: C classes, N images.
 """
@@ -16,21 +16,21 @@ from nearfield.errors import InputError
 
 
 def halves(classes: int) -> tuple[Integers, Integers]:
-    """The first half of 0..classes-1 for training, one more if odd, and the second half for testing."""
+    """The first half of 0..classes-1, rounded up, for training, and the second half for testing."""
     every = np.arange(classes, dtype=np.int64)
     return every[: (classes + 1) // 2], every[(classes + 1) // 2 :]
 
 
 def split_classes(classes: npt.ArrayLike, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, but two stay on either side.
+    """Split `classes` into (kept, held_out), sorted: round(fraction * C) are held out, at least two on either side.
 
-    A single class has no negatives: nothing could be learned from it, and every score on it would be perfect.
+    A single class would have no negatives: nothing to learn, and every score perfect.
     """
     unique = np.unique(np.asarray(classes, dtype=np.int64))
     if len(unique) < 4:
-        raise InputError(f"classes must hold at least 4 different classes to be split, got {len(unique)}.")
+        raise InputError(f"classes must have at least 4 different classes to be split; got {len(unique)}.")
     if not 0.0 < fraction < 1.0:
-        raise InputError(f"fraction must lie strictly between 0 and 1, got {fraction}.")
+        raise InputError(f"fraction must be above 0 and below 1; got {fraction}.")
     count = min(max(round(fraction * len(unique)), 2), len(unique) - 2)
     order = np.random.Generator(np.random.PCG64(seed)).permutation(unique)
     return np.sort(order[count:]), np.sort(order[:count])
@@ -40,18 +40,18 @@ def k_folds(classes: npt.ArrayLike, k: int, seed: int | None = None) -> list[tup
     """The k pairs (train, validation) of k-fold cross-validation over classes.
 
     Without a seed the validation classes of a fold are consecutive, as in the reality check of Musgrave et al. (2020);
-    with one they are drawn at random. The first C mod k folds hold one class more. Each side keeps two classes.
+    with one they are drawn at random. The first C mod k folds have one class more. Each side has at least two classes.
     """
     unique = np.unique(np.asarray(classes, dtype=np.int64))
     if not 2 <= k <= len(unique) // 2:
-        raise InputError(f"k must lie in 2..{len(unique) // 2}, half the number of classes; got {k}.")
+        raise InputError(f"k must be in 2..{len(unique) // 2}, half the number of classes; got {k}.")
     order = unique if seed is None else np.random.Generator(np.random.PCG64(seed)).permutation(unique)
     folds = np.array_split(order, k)
     return [(np.setdiff1d(unique, fold), np.sort(fold)) for fold in folds]
 
 
 def held_out(dataset: Dataset, config: DataConfig) -> tuple[Integers, Integers]:
-    """Rows (fit, val) of the training part: of different classes, but in a closed set different images of the same."""
+    """Rows (fit, val) of the training part: different classes or, in a closed set, different images of each class."""
     if dataset.is_test is not None:
         return _hold_out_images(dataset, config.val_fraction, config.split_seed)
     if config.folds > 1:
@@ -62,9 +62,9 @@ def held_out(dataset: Dataset, config: DataConfig) -> tuple[Integers, Integers]:
 
 
 def _hold_out_images(dataset: Dataset, fraction: float, seed: int) -> tuple[Integers, Integers]:
-    """round(fraction * n) of the n training images of each class, at least two; a class of fewer than four gives none.
+    """Hold out round(fraction * n) of the n images of each class, at least two; none of a class of fewer than four.
 
-    One image alone could not find another of its class, nor could one be learned from.
+    Either side of a class needs two images: a single one has no positive.
     """
     rows = dataset.train_rows()
     shuffled = np.random.Generator(np.random.PCG64(seed)).permutation(rows)
@@ -73,21 +73,23 @@ def _hold_out_images(dataset: Dataset, fraction: float, seed: int) -> tuple[Inte
     held = [own[: max(2, round(fraction * len(own))) if len(own) >= 4 else 0] for own in classes]
     val = np.sort(np.concatenate(held))
     if not len(val):
-        raise InputError(f"{dataset.name} needs training classes of at least 4 images, of which two can be held out.")
+        raise InputError(
+            f"{dataset.name} has no training class of at least 4 images, of which 2 could be held out for validation."
+        )
     return np.setdiff1d(rows, val), val
 
 
 def resplit(dataset: Dataset, train: npt.ArrayLike, test: npt.ArrayLike) -> Dataset:
-    """The same images under a fixed list of classes for training and another for testing, all classes together."""
+    """The same images with another split: the lists of training and test classes, which cover all classes."""
     first, second = (np.unique(np.asarray(classes, dtype=np.int64)) for classes in (train, test))
     if dataset.is_query is not None or dataset.test_lists:
-        raise InputError(f"{dataset.name} cannot be split anew: its test part has queries, a gallery or lists.")
+        raise InputError(f"{dataset.name} cannot be split again: its test part has a fixed gallery or test lists.")
     digest = split_fingerprint(list(bytes.fromhex(dataset.fingerprint)), first, second)
     return replace(dataset, train_classes=first, test_classes=second, is_test=None, fingerprint=digest)
 
 
 def gallery_of_one(labels: npt.ArrayLike, generator: np.random.Generator) -> tuple[Integers, Integers]:
-    """Positions (queries, gallery): one random image of each class is the gallery, all others search it.
+    """Positions (queries, gallery): the gallery is one random image of each class, all others are queries.
 
     The re-identification protocol of VehicleID; results are averaged over ten draws.
     """

@@ -1,6 +1,7 @@
-"""Datasets that the user has added by name: one file each in the cache, so that loading them reads no list again.
+"""Datasets that the user has added by name: a record of each in the cache.
 
-Pictures are remembered with their paths and the hash of each; anything else with the file to read and its fingerprint.
+The record of image files holds all paths and hashes, so that loading reads no list again; the record of anything else
+holds the path of the file and the fingerprint of the data.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from nearfield.data.pictures import Paths, Pictures
 from nearfield.errors import InputError, RunError
 from nearfield.files import atomic_write
 
-VERSION = 1  # of the file's layout
+VERSION = 1  # of the layout of a record
 ARRAYS = ("labels", "class_category", "train_classes", "test_classes", "is_test", "is_query", "is_gallery")
 
 
 def names() -> list[str]:
-    """The names added so far, sorted."""
+    """The names of all added datasets, sorted."""
     return sorted(path.stem for path in _folder().glob("*.npz") if not path.name.startswith("."))
 
 
 def add(name: str, dataset: Dataset, source: Path) -> None:
-    """Remember `dataset` as `name`, in place of what had that name before."""
+    """Record `dataset` as `name`; replaces an earlier dataset of that name."""
     if not re.fullmatch(r"[\w-][\w.-]*", name):
-        raise InputError(f"a dataset's name must be letters, digits, '-', '_' and '.'; got {name!r}.")
+        raise InputError(f"name must consist of letters, digits, '-', '_' and '.'; got {name!r}.")
     facts: dict[str, Any] = {"version": VERSION, "source": str(source.resolve()), "fingerprint": dataset.fingerprint}
     arrays: dict[str, npt.NDArray[Any]] = {}
     if isinstance(dataset.images, Pictures) and isinstance(dataset.images.files, Paths):
@@ -50,7 +51,7 @@ def add(name: str, dataset: Dataset, source: Path) -> None:
 
 
 def source(name: str) -> Path | None:
-    """Where the dataset called `name` was added from, if it was."""
+    """The path from which `name` was added; None if it was not."""
     return Path(_read(name)[0]["source"]) if name in names() else None
 
 
@@ -63,7 +64,7 @@ def summary(name: str) -> dict[str, object] | None:
 
 
 def load(name: str, reread: Callable[[Path], Dataset]) -> Dataset:
-    """The dataset added as `name`; `reread` loads one that is not pictures from the file it came from."""
+    """The dataset added as `name`; `reread` loads data other than image files from the path it was added from."""
     facts, arrays = _read(name)
     _check_there(name, facts)
     if "paths" not in facts:

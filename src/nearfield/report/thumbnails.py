@@ -13,7 +13,7 @@ from PIL import Image
 
 from nearfield.data import Pictures
 from nearfield.data.dataset import Images, Integers
-from nearfield.data.pictures import in_order, resized
+from nearfield.data.pictures import map_in_order, resized
 from nearfield.report.cache import Arrays, Cache, digest
 
 SIDES = (96, 80, 64, 48, 32)  # pixels of a thumbnail: the largest that keeps all sheets within BYTES
@@ -56,7 +56,7 @@ def make_sheets(images: Images, rows: Integers, limit: int = BYTES) -> Sheets:
     """Sheets of the images in `rows`, as large as `limit` bytes allow, estimated from the first sheet."""
     count = -(-len(rows) // PER_SHEET)
     read = _reader(images)
-    thumbs: list[Image.Image] = list(in_order(lambda i: read(int(rows[i])), len(rows)))  # at the largest side
+    thumbs: list[Image.Image] = list(map_in_order(lambda i: read(int(rows[i])), len(rows)))  # at the largest side
     for side in SIDES:
         first = _sheet(thumbs[:PER_SHEET], side)
         if len(first) * count <= limit or side == SIDES[-1]:

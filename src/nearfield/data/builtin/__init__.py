@@ -1,1 +1,1 @@
-"""Data that need no download: glyphs drawn here, scikit-learn's digits, Omniglot from its archives."""
+"""Datasets that need no download: glyphs, drawn on this machine, and digits, from scikit-learn; and Omniglot."""

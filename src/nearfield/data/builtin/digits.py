@@ -1,4 +1,4 @@
-"""The 8x8 handwritten digits that scikit-learn ships: a dataset for tests and first steps."""
+"""The handwritten digits of scikit-learn, 8x8 pixels: a dataset for tests and first steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nearfield.data.dataset import Dataset, fingerprint
 
 
 def load() -> Dataset:
-    """1,797 images of ten digits, grey levels 0..16 stretched to 0..255; 0-4 train, 5-9 test."""
+    """1,797 images of ten digits, grey levels 0..16 scaled to 0..255; 0-4 are for training, 5-9 for testing."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

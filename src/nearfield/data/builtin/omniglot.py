@@ -1,8 +1,8 @@
 """Omniglot (Lake et al., 2015): 1,623 handwritten characters of 50 alphabets, 20 drawers each.
 
-The 30 background alphabets train, the 20 evaluation alphabets test; a category is an alphabet. The file holds packed
-bits, ink 1: `bits` (C, K, bytes), `shape`, `class_alphabet`, `class_character`, `alphabet_names` and
-`alphabet_is_background`.
+The 30 background alphabets are for training, the 20 evaluation alphabets for testing; a category is an alphabet. The
+file holds packed bits, 1 for ink: `bits` (C, K, bytes), `shape`, `class_alphabet`, `class_character`,
+`alphabet_names` and `alphabet_is_background`.
 
 Axes: C classes, K drawers, S pixels of a side.
 """
@@ -20,19 +20,19 @@ from nearfield.errors import InputError
 
 FILE = "omniglot.npz"
 MEMBERS = ("bits", "shape", "class_alphabet", "class_character", "alphabet_names", "alphabet_is_background")
-SIDE = 28  # what few-shot papers use; at 35 a pixel is the mean of exactly 3 x 3
+SIDE = 28  # as in few-shot papers; at 35 a pixel is the mean of exactly 3 x 3
 ADDRESS = "https://github.com/brendenlake/omniglot"
 
 
 def find() -> Path | None:
-    """The file in the folder that NEARFIELD_DATA names, if it is there."""
+    """The file in the folder $NEARFIELD_DATA, or None."""
     folder = os.environ.get("NEARFIELD_DATA")
     path = Path(folder) / FILE if folder else None
     return path if path is not None and path.is_file() else None
 
 
 def load(path: Path, size: int = SIDE) -> Dataset:
-    """The characters as black ink on white paper, `size` pixels on a side."""
+    """The characters in black on white, `size` pixels on a side."""
     arrays = read_npz(path)
     missing = [name for name in MEMBERS if name not in arrays]
     if missing:
@@ -41,7 +41,7 @@ def load(path: Path, size: int = SIDE) -> Dataset:
     alphabet, character = arrays["class_alphabet"].astype(np.int64), arrays["class_character"]
     names, background = arrays["alphabet_names"].tolist(), arrays["alphabet_is_background"]
     if not 1 <= size <= side:
-        raise InputError(f"size must lie in 1..{side} for omniglot; got {size}.")
+        raise InputError(f"size must be in 1..{side} for omniglot; got {size}.")
     ink = np.unpackbits(bits.reshape(-1, bits.shape[-1]), axis=1, count=side * side)
     images = _shrink(ink.reshape(-1, side, side), size)
     labels = np.repeat(np.arange(len(alphabet), dtype=np.int64), bits.shape[1])
@@ -62,9 +62,9 @@ def load(path: Path, size: int = SIDE) -> Dataset:
 
 
 def _shrink(ink: Pixels, size: int) -> Pixels:
-    """Mean over areas (N, S, S): each pixel counts for the part of it that an output pixel covers.
+    """Area interpolation to (N, S, S): an output pixel is the mean of the pixels it covers, weighted by the overlap.
 
-    With a = side, s = size, the overlaps in units of 1 / (a s) are whole numbers that sum to a: float32 is exact.
+    With a = side, s = size, the overlaps in units of 1 / (a s) are integers that sum to a, so float32 is exact.
     """
     side = ink.shape[1]
     edges_in, edges_out = np.arange(side + 1) * size, np.arange(size + 1) * side

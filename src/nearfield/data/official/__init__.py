@@ -1,4 +1,4 @@
-"""The datasets of the papers, from their official archives or the folders those unpack to."""
+"""The datasets of the papers, read from their official archives or from the unpacked folders."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that the publisher offers; where its md5 is not known, none is checked."""
+    """A published archive; its md5 is checked if it is known."""
 
     md5: str | None = None
     into: str = "."  # folder to unpack into
-    nested: bool = False  # holds a tar for each class
+    nested: bool = False  # contains one tar file for each class
 
 
 @dataclass(frozen=True)
 class Kind:
-    """An official dataset: how it is read, what it must hold, its archives, and where to get it."""
+    """An official dataset: where to download it, how to read it, and what it must contain."""
 
     title: str
     address: str
     parse: Callable[[Path, Expected], Listing]
     expected: Expected
     archives: dict[str, Archive]
-    bytes: int  # more than all archives unpacked
-    beside: dict[str, str | None] = field(default_factory=dict)  # list files that are not in the archives, with md5
+    bytes: int  # upper limit of all archives unpacked
+    beside: dict[str, str | None] = field(
+        default_factory=dict
+    )  # list files published beside the archives, with their md5
 
 
 KINDS = {
@@ -104,17 +106,17 @@ KINDS = {
 def read(name: str, path: Path, kind: Kind, quick: bool = False) -> Dataset:
     """The official dataset at `path`, an archive or a folder; InputError lists everything that is not as published.
 
-    `quick` leaves out the decoding of every picture. Archives are unpacked once, into the cache.
+    `quick` skips decoding every image. Archives are unpacked once, into the cache.
     """
     if not path.exists():
-        raise InputError(f"{path} does not exist. {kind.title} is found at {kind.address}")
+        raise InputError(f"{path} does not exist. Download {kind.title} from {kind.address}")
     archives = _archives(path, kind)
     if path.is_dir() and (not archives or _can_be_read(path, kind)):
         return _checked(name, path.resolve(), kind, quick)
     if not archives:
         wanted = " or ".join(kind.archives)
         raise InputError(
-            f"{path} must be a folder or {wanted}, a tar or zip; it is none. It is found at {kind.address}"
+            f"{path} must be a folder or the archive {wanted}; it is neither. Download it from {kind.address}"
         )
     folder = _target(name, archives)
     fresh = not folder.is_dir()
@@ -124,7 +126,7 @@ def read(name: str, path: Path, kind: Kind, quick: bool = False) -> Dataset:
         return _checked(name, folder, kind, quick)
     except InputError:
         if fresh:
-            shutil.rmtree(folder, ignore_errors=True)  # of no use to anybody
+            shutil.rmtree(folder, ignore_errors=True)  # the unpacked files are useless
         raise
 
 
@@ -144,11 +146,11 @@ def _report(folder: Path, kind: Kind, found: list[str]) -> str:
     shown, more = found[:20], len(found) - 20
     lines = [f"{folder} is not {kind.title} as published:", *(f"  {problem}" for problem in shown)]
     lines += [f"  and {more:,} more"] if more > 0 else []
-    return "\n".join([*lines, f"  It is found at {kind.address}"])
+    return "\n".join([*lines, f"  Download it from {kind.address}"])
 
 
 def _archives(path: Path, kind: Kind) -> dict[Path, Archive]:
-    """The publisher's archives in a folder, or beside the one given; a single one may have another name."""
+    """The published archives in a folder, or in the folder of the given one; a single archive may have any name."""
     if path.is_dir():
         found = {n: seek(path, n) for n in kind.archives}
         return {file: kind.archives[n] for n, file in found.items() if file is not None}
@@ -158,7 +160,7 @@ def _archives(path: Path, kind: Kind) -> dict[Path, Archive]:
 
 
 def _can_be_read(folder: Path, kind: Kind) -> bool:
-    """Whether the archives in a folder have been unpacked there already."""
+    """Whether a folder holds the dataset unpacked."""
     try:
         kind.parse(folder, kind.expected)
     except InputError:
@@ -167,7 +169,7 @@ def _can_be_read(folder: Path, kind: Kind) -> bool:
 
 
 def _target(name: str, archives: dict[Path, Archive]) -> Path:
-    """The folder to unpack into, named after the content of the archives, whose md5 is checked."""
+    """The folder to unpack into, named by the md5 of the archives, which is checked."""
     digests = [_check_md5(file, archive.md5) for file, archive in archives.items()]
     return cache_dir() / "unpacked" / f"{name}-{'-'.join(digest[:8] for digest in digests)}"
 
@@ -177,7 +179,7 @@ def _unpack(name: str, source: Path, archives: dict[Path, Archive], kind: Kind, 
     for n, md5 in kind.beside.items():
         found = seek(source, n)
         if found is None:
-            raise InputError(f"{n} was not found in {source}; put it beside {next(iter(archives)).name}.")
+            raise InputError(f"{n} was not found in {source}; put it into the folder of {next(iter(archives)).name}.")
         _check_md5(found, md5)
         beside.append(found)
     with reported(f"Unpacking {name}") as progress, whole_folder(target) as temporary:
@@ -194,6 +196,6 @@ def _check_md5(path: Path, md5: str | None) -> str:
     if md5 is not None and found != md5:
         raise InputError(
             f"{path} has md5 {found}, but the official file has {md5}. Download it again, "
-            f"or unpack it and give the folder: then its content is checked instead."
+            f"or unpack it and add the folder: then its content is checked instead."
         )
     return found

@@ -38,15 +38,15 @@ def _read_annotations(path: Path, root: Path, expected: Expected) -> Listing:
 
 
 def _read_folders(root: Path, expected: Expected) -> Listing:
-    """Class ids are the places of the folders' names in ASCII order, as in the official list."""
+    """Class ids are the positions of the folder names in ASCII order, as in the official list."""
     folders = [each for part in ("train", "test") for each in sorted((root / part).glob("*")) if each.is_dir()]
     names = dict(enumerate(sorted({folder.name for folder in folders}), start=1))
     number = {name: i for i, name in names.items()}
     entries = [
-        (picture.relative_to(root).as_posix(), number[folder.name])
+        (image.relative_to(root).as_posix(), number[folder.name])
         for folder in folders
-        for picture in sorted(folder.iterdir())
-        if picture.suffix.lower() in SUFFIXES and not picture.name.startswith(".")
+        for image in sorted(folder.iterdir())
+        if image.suffix.lower() in SUFFIXES and not image.name.startswith(".")
     ]
     return _listing(root, entries, names, expected)
 

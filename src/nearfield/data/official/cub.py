@@ -24,7 +24,7 @@ def read(folder: Path, expected: Expected = EXPECTED) -> Listing:
     if paths.keys() != ids.keys():
         odd = min(paths.keys() ^ ids.keys())
         raise InputError(
-            f"{image_file.name} and {label_file.name} must list the same images; image {odd} is in one only."
+            f"{image_file.name} and {label_file.name} must list the same images; image {odd} is in only one of them."
         )
     order = sorted(paths)
     return Listing(
@@ -37,5 +37,5 @@ def read(folder: Path, expected: Expected = EXPECTED) -> Listing:
 
 
 def _title(name: str) -> str:
-    """`001.Black_footed_Albatross` as people write it."""
+    """`001.Black_footed_Albatross` as Black footed Albatross."""
     return name.split(".", 1)[-1].replace("_", " ")

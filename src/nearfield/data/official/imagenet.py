@@ -1,6 +1,6 @@
-"""ImageNet 2012 (Russakovsky et al., 2015) as a closed set: training images, tested on the validation images.
+"""ImageNet 2012 (Russakovsky et al., 2015) as a closed set, tested on the validation images.
 
-Validation ids are ILSVRC's own (`meta.mat`), not places in the sorted list of synsets.
+The class ids of validation images are those of `meta.mat`, not positions in the sorted list of synsets.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ EXPECTED = Expected(images=1_331_167, classes=1_000, parts={"train": (1_281_167,
 
 
 def read(folder: Path, expected: Expected = EXPECTED) -> Listing:
-    """Read `train/SYNSET/*.JPEG` and `val/`, its pictures in folders of synsets, or flat beside the devkit."""
+    """Read `train/SYNSET/*.JPEG` and `val/`, in folders of synsets too, or flat and with the devkit."""
     train = find(folder, "train")
     root = train.parent
-    pictures, tests = _by_synset(train), _by_synset(root / "val")
+    images, tests = _by_synset(train), _by_synset(root / "val")
     synsets, words = _synsets(find(folder, "meta.mat")) if not tests or seek(folder, "meta.mat") else ({}, {})
     if not tests:
         tests = _flat(root / "val", find(folder, "ILSVRC2012_validation_ground_truth.txt"), synsets)
-    ids = {synset: i for i, synset in enumerate(sorted({synset for _, synset in pictures}), start=1)}
+    ids = {synset: i for i, synset in enumerate(sorted({synset for _, synset in images}), start=1)}
     foreign = {synset for _, synset in tests} - ids.keys()
     if foreign:
-        raise InputError(f"{root / 'val'} holds the synset {min(foreign)}, which {train} does not.")
+        raise InputError(f"{root / 'val'} has the synset {min(foreign)}, which is not in {train}.")
     return Listing(
         root=root,
-        paths=[path for path, _ in pictures + tests],
-        ids=[ids[synset] for _, synset in pictures + tests],
-        parts=["train"] * len(pictures) + ["test"] * len(tests),
+        paths=[path for path, _ in images + tests],
+        ids=[ids[synset] for _, synset in images + tests],
+        parts=["train"] * len(images) + ["test"] * len(tests),
         names={i: words.get(synset, synset) for synset, i in ids.items()},
         closed=True,
     )
 
 
 def _by_synset(folder: Path) -> list[tuple[str, str]]:
-    """Path and synset of each picture in a folder of synsets."""
+    """Path and synset of each image in a folder of synset folders."""
     found = sorted(folder.glob("*/*.JPEG"))
     return [(f"{folder.name}/{path.parent.name}/{path.name}", path.parent.name) for path in found]
 
 
 def _synsets(path: Path) -> tuple[dict[int, str], dict[str, str]]:
-    """ILSVRC id to synset, and synset to words, of the leaves (the other synsets are their ancestors)."""
+    """ILSVRC id to synset, and synset to words, of the 1,000 leaves; the other synsets are their ancestors."""
     from scipy.io import loadmat
 
     try:
@@ -57,6 +57,6 @@ def _flat(folder: Path, truth: Path, synsets: dict[int, str]) -> list[tuple[str,
     numbers = [integer(word, truth) for (word,) in lines(truth, 1)]
     unknown = next((n for n in numbers if n not in synsets), None)
     if unknown is not None:
-        raise InputError(f"{truth} holds the id {unknown}, which meta.mat does not know.")
+        raise InputError(f"{truth} has the id {unknown}, which is not in meta.mat.")
     name = "ILSVRC2012_val_{:08d}.JPEG"
     return [(f"{folder.name}/{name.format(i)}", synsets[n]) for i, n in enumerate(numbers, start=1)]

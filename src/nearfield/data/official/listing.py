@@ -1,8 +1,8 @@
-"""What the list files of an official dataset say, and whether it is what was published.
+"""The content of the list files of an official dataset, compared with what was published.
 
-A parser fills a `Listing`; `problems` compares it with what is `Expected` and reports every difference, not the first.
+A parser returns a `Listing`; `problems` compares it with the `Expected` numbers and reports all differences.
 
-Axes: N pictures, C classes.
+Axes: N images, C classes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nearfield.data.dataset import Dataset, Flags, Integers, Pixels, fingerprint
 from nearfield.data.pictures import Paths, Pictures
 from nearfield.errors import InputError
 
-DEPTH = 3  # folders below the one given in which list files are looked for
-SHOWN = 3  # examples named in a message
-TEST = ("test", "query", "gallery")  # parts that are not for training
+DEPTH = 3  # levels of folders in which list files are searched
+SHOWN = 3  # examples in a message
+TEST = ("test", "query", "gallery")  # all parts but train
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The published numbers: images and classes in all and by part, extremes per class, named lists, some names."""
+    """The published numbers: images and classes in total, by part and by list; images per class; some class names."""
 
     images: int
     classes: int
@@ -33,13 +33,13 @@ class Expected:
     per_class: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # part: fewest and most images of a class
     lists: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # list: images, classes
     categories: int | None = None
-    names: Mapping[int, str] = field(default_factory=dict)  # class id: how its name begins
+    names: Mapping[int, str] = field(default_factory=dict)  # class id: beginning of its name
     ids_from_one: bool = True  # whether class ids are 1..C
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One entry for each picture, as the official files list them."""
+    """One entry for each image, as the official files list them."""
 
     root: Path
     paths: list[str]  # N, below root
@@ -47,9 +47,9 @@ class Listing:
     parts: list[str]  # N: train, test, query or gallery
     names: Mapping[int, str]  # class id: name
     categories: Mapping[int, str] = field(default_factory=dict)  # class id: category
-    other: str = "all"  # category of the classes that have none
+    other: str = "all"  # category of classes without one
     lists: Mapping[str, list[int]] = field(default_factory=dict)  # named test list: rows
-    closed: bool = False  # whether training and test are meant to share classes
+    closed: bool = False  # whether training and test share their classes
 
     def rows(self, *parts: str) -> Integers:
         """The rows of some parts."""
@@ -61,12 +61,12 @@ class Listing:
 
 
 def problems(listing: Listing, expected: Expected) -> list[str]:
-    """Everything that is not as expected, a line each."""
+    """All differences from the published dataset, one line each."""
     return [*_counts(listing, expected), *_labels(listing, expected), *_files(listing)]
 
 
 def to_dataset(name: str, listing: Listing, digests: Pixels, description: str) -> Dataset:
-    """The dataset of a listing that was found in order; classes are numbered in the order of their ids."""
+    """The dataset of a listing without problems; classes are numbered in the order of their ids."""
     ids = np.unique(np.asarray(listing.ids, dtype=np.int64))
     labels = np.searchsorted(ids, np.asarray(listing.ids)).astype(np.int64)
     categories = [listing.categories.get(int(i), listing.other) for i in ids]
@@ -95,11 +95,11 @@ def to_dataset(name: str, listing: Listing, digests: Pixels, description: str) -
 
 
 def find(folder: Path, name: str) -> Path:
-    """The file or folder called `name`, in `folder` or a few levels below it; InputError if there is none."""
+    """The file or folder called `name`, in `folder` or up to DEPTH levels below it; InputError if there is none."""
     found = seek(folder, name)
     if found is None:
         raise InputError(
-            f"{name} was not found in {folder}, nor up to {DEPTH} folders below it; is the dataset complete?"
+            f"{name} was not found in {folder}, nor up to {DEPTH} levels below it. Is the dataset complete?"
         )
     return found
 
@@ -124,7 +124,7 @@ def lines(path: Path, columns: int, skip: int = 0) -> Iterator[list[str]]:
         if number <= skip or not words:
             continue
         if len(words) != columns:
-            raise InputError(f"{path}, line {number}: expected {columns} columns, found {line!r}.")
+            raise InputError(f"{path}, line {number}: expected {columns} columns; found {line!r}.")
         yield [word.strip() for word in words]
 
 
@@ -133,11 +133,11 @@ def integer(word: str, path: Path) -> int:
     try:
         return int(word)
     except ValueError:
-        raise InputError(f"{path}: expected a number, found {word!r}.") from None
+        raise InputError(f"{path}: expected a number; found {word!r}.") from None
 
 
 def some(items: list[str]) -> str:
-    """The first few of a list, and how many more there are."""
+    """The first SHOWN items of a list, and how many more there are."""
     more = len(items) - SHOWN
     return ", ".join(items[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 

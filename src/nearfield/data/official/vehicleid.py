@@ -1,6 +1,7 @@
 """PKU VehicleID V1.0 (Liu et al., 2016): vehicles under surveillance cameras, with test lists of several sizes.
 
-The numbers are those of the release; the paper's are older. A category is the vehicle's model where it was labelled.
+The expected numbers are those of the release; those in the paper are older. A category is the model of the vehicle,
+where it is labelled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def read(folder: Path, expected: Expected = EXPECTED) -> Listing:
     train = set(_pairs(train_file))
     foreign = train - vehicles.keys()
     if foreign:
-        raise InputError(f"{train_file} lists {min(foreign)}, which img2vid.txt does not know.")
+        raise InputError(f"{train_file} lists {min(foreign)}, which is not in img2vid.txt.")
     names = sorted(vehicles)
     row = {name: place for place, name in enumerate(names)}
     models = {integer(v, root): m for v, m in lines(root / "attribute" / "model_attr.txt", 2)}
@@ -46,13 +47,13 @@ def read(folder: Path, expected: Expected = EXPECTED) -> Listing:
 
 
 def _test_lists(root: Path) -> list[tuple[str, Path]]:
-    """The lists that are there."""
+    """The test lists that are present."""
     paths = [(f"test_{size}", root / "train_test_split" / f"test_list_{size}.txt") for size in TEST_SIZES]
     return [(name, path) for name, path in paths if path.is_file()]
 
 
 def _pairs(path: Path) -> dict[str, int]:
-    """Image name and vehicle of each line; names have seven digits, with or without `.jpg`."""
+    """Image name and vehicle id of each line; names have seven digits, with or without `.jpg`."""
     return {name.removesuffix(".jpg"): integer(vehicle, path) for name, vehicle in lines(path, 2)}
 
 
@@ -60,5 +61,5 @@ def _rows(path: Path, row: dict[str, int]) -> list[int]:
     listed = _pairs(path)
     foreign = [name for name in listed if name not in row]
     if foreign:
-        raise InputError(f"{path} lists {foreign[0]}, which img2vid.txt does not know.")
+        raise InputError(f"{path} lists {foreign[0]}, which is not in img2vid.txt.")
     return sorted(row[name] for name in listed)

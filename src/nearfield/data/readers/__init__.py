@@ -1,1 +1,1 @@
-"""Anybody's own data: arrays, tables, folders, datasets saved by other libraries."""
+"""Readers of user data: arrays, tables, folders of images, and Hugging Face datasets."""

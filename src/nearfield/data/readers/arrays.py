@@ -1,8 +1,8 @@
-"""Anybody's arrays: features for training without a backbone, or images that are decoded already.
+"""Data in NumPy files: features, for training without a backbone, or decoded images.
 
-    .npz   `features` or `embeddings` (N, F), or `images` (N, H, W[, 3]) uint8; `labels` (N,); if wanted `split`
+    .npz   `features` or `embeddings` (N, F), or `images` (N, H, W[, 3]) uint8; `labels` (N,); optionally `split`
            (N,) of "train" and "test", `is_query`, `is_gallery` (N,) and `category` (N,)
-    .npy   features (N, F), with the labels beside it in NAME_labels.npy or labels.npy
+    .npy   features (N, F); labels (N,) are in NAME_labels.npy or labels.npy in the same folder
 
 Axes: N images, F features.
 """
@@ -24,13 +24,15 @@ CONTENT = ("features", "embeddings", "images")
 
 
 def load(path: Path) -> Dataset:
-    """The dataset that a file of arrays holds; float16 features stay float16."""
+    """The dataset in an .npz or .npy file; the dtype of features is kept."""
     if not path.is_file():
-        raise InputError(f"the data file {path} does not exist; check the path.")
+        raise InputError(f"the data file {path} does not exist. Check the path.")
     arrays = _read(path)
     found = [name for name in CONTENT if name in arrays]
     if len(found) != 1 or "labels" not in arrays:
-        raise InputError(f"{path} must hold labels and one of {', '.join(CONTENT)}; found {', '.join(arrays)}.")
+        raise InputError(
+            f"{path} must hold labels and exactly one of {', '.join(CONTENT)}; found {', '.join(arrays) or 'nothing'}."
+        )
     content, labels = arrays[found[0]], arrays["labels"].reshape(-1)
     if found[0] != "images" and (content.ndim != 2 or not np.issubdtype(content.dtype, np.floating)):
         raise InputError(f"{path}: {found[0]} must be a float matrix (N, F); got {content.dtype} {content.shape}.")
@@ -53,7 +55,7 @@ def _read(path: Path) -> Arrays:
     beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
     labels = next((each for each in beside if each.is_file()), None)
     if labels is None:
-        raise InputError(f"{path} needs labels: put {beside[0].name} or {beside[1].name} beside it.")
+        raise InputError(f"{path} has no labels: put {beside[0].name} or {beside[1].name} into the same folder.")
     return {"features": read_npy(path), "labels": read_npy(labels)}
 
 
@@ -62,7 +64,7 @@ def _words(path: Path, arrays: Arrays, name: str, rows: int) -> list[str] | None
         return None
     words = [str(word) for word in arrays[name].reshape(-1).tolist()]
     if len(words) != rows:
-        raise InputError(f"{path}: {name} must have {rows} entries; found {len(words)}.")
+        raise InputError(f"{path}: {name} must have {rows} entries; got {len(words)}.")
     return words
 
 

@@ -1,6 +1,6 @@
-"""Anybody's images: a folder with one folder of pictures for each class.
+"""Images in class folders: a folder with one folder of images for each class.
 
-The first half of the classes, in the order of their names, is for training and the second half for testing.
+The first half of the classes, sorted by name, is for training and the second half for testing.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from nearfield.data.pictures import SUFFIXES, Paths, Pictures, digests_of
 from nearfield.data.splits import halves
 from nearfield.errors import InputError
 
-SIDE = 32  # pixels on a side, in grey, unless the caller wants something else
+SIDE = 32  # pixels on a side of grey images in memory
 
 
 def load(path: Path) -> Dataset:
-    """The pictures in their files, to be decoded when they are needed; every file is read once, for its hash.
+    """The dataset of image files, which are decoded on access; every file is read once, for its hash.
 
-    InputError names what is missing or cannot be read.
+    InputError names the file or folder that is missing or cannot be read.
     """
     if not path.is_dir():
         raise InputError(
-            f"the data folder {path} does not exist; give a folder with one folder of images for each class."
+            f"the data folder {path} does not exist. Give a folder that has one folder of images for each class."
         )
-    found = {folder: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
-    found = {folder: pictures for folder, pictures in found.items() if pictures}
+    found = {folder: _image_names(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+    found = {folder: names for folder, names in found.items() if names}
     if len(found) < MIN_CLASSES:
-        raise InputError(f"{path} must hold at least {MIN_CLASSES} class folders with images; found {len(found)}.")
+        raise InputError(f"{path} must have at least {MIN_CLASSES} class folders with images; found {len(found)}.")
     root = path.resolve()
     files = Paths(root, tuple(f"{folder.name}/{name}" for folder, names in found.items() for name in names))
     digests = digests_of(files)
@@ -52,7 +52,7 @@ def load(path: Path) -> Dataset:
 
 
 def load_small(path: Path) -> Dataset:
-    """The pictures in memory, grey and SIDE x SIDE: what the small network for small images takes."""
+    """The images in memory, grey and SIDE x SIDE: the input of the small convolutional network."""
     dataset = load(path)
     assert isinstance(dataset.images, Pictures)
     images = dataset.images.at(SIDE, "square", colour=False)[:]
@@ -64,5 +64,5 @@ def load_small(path: Path) -> Dataset:
     )
 
 
-def _pictures(folder: Path) -> list[str]:
+def _image_names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))

@@ -1,7 +1,7 @@
-"""Anybody's images in the format of Hugging Face `datasets`, saved with `save_to_disk`.
+"""Hugging Face `datasets` saved with `save_to_disk`.
 
-The first column of images and the column `label` (or the first of class labels) are used. With several splits, `train`
-trains and `test`, or else `validation`, tests; with one, its classes are split in half.
+The first column of images and the column `label` (or the first column of class labels) are used. With several splits,
+`train` is for training and `test`, or else `validation`, for testing; with one, its classes are split in half.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MARKS = ("dataset_dict.json", "dataset_info.json")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Pictures in rows of a table, as bytes, or as paths to files."""
+class TableImages:
+    """Encoded images in a column of a table, as bytes or as paths of files."""
 
     table: Any  # a datasets.Dataset with its images not decoded
     column: str
@@ -30,19 +30,19 @@ class Rows:
         return len(self.table)
 
     def name(self, row: int) -> str:
-        """The file that the picture came from, if that is known."""
+        """The path of the file, or the number of the row if there is none."""
         path = self.table[row][self.column]["path"]
         return str(path or f"row {row}")
 
     def read(self, row: int) -> bytes:
-        """The content; InputError if there is none."""
-        picture = self.table[row][self.column]
-        if picture["bytes"] is not None:
-            return bytes(picture["bytes"])
+        """The encoded image; InputError if its file cannot be read."""
+        image = self.table[row][self.column]
+        if image["bytes"] is not None:
+            return bytes(image["bytes"])
         try:
-            return Path(picture["path"]).read_bytes()
+            return Path(image["path"]).read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read the image {picture['path']}: {error.strerror or error}.") from error
+            raise InputError(f"cannot read the image {image['path']}: {error.strerror or error}.") from error
 
 
 def is_one(path: Path) -> bool:
@@ -56,21 +56,21 @@ def load(path: Path) -> Dataset:
     image, label = _columns(path, table)
     numbers = table[label]
     if any(number is None for number in numbers):
-        raise InputError(f"{path}: {label} must be given for every image; some rows have none.")
+        raise InputError(f"{path}: {label} must be given for every image; some rows have none. Fill or remove them.")
     names = getattr(table.features[label], "names", None)
-    rows = Rows(table, image)
+    rows = TableImages(table, image)
     return assemble(
         str(path),
         Pictures(rows, digests_of(rows)),
         list(numbers),
-        f"Images of {path}, a folder of Hugging Face datasets.",
+        f"Images of {path}, saved by Hugging Face datasets.",
         split=split,
         class_names={str(number): name for number, name in enumerate(names)} if names else None,
     )
 
 
 def _tables(path: Path) -> tuple[Any, list[str] | None]:
-    """All rows to use in one table, and the part of each."""
+    """All rows in one table, and the part of each, train or test, if there are several splits."""
     try:
         datasets: Any = importlib.import_module("datasets")
     except ImportError as error:

@@ -1,7 +1,8 @@
-"""Anybody's images by a table: `path,label` and, if wanted, `split`, `is_query`, `is_gallery`, `category`.
+"""Images listed in a table: `path`, `label` and, optionally, `split`, `is_query`, `is_gallery`, `category`.
 
-A CSV file with a header (UTF-8) or a Parquet file (needs the extra `parquet`). Paths are below the table's folder, or
-absolute. `split` is train or test; `is_query` and `is_gallery` are 1 or 0, true or false; a label has one category.
+The table is a CSV file with a header (UTF-8) or a Parquet file (needs the extra `parquet`). Paths are absolute or
+relative to the folder of the table. `split` is train or test; `is_query` and `is_gallery` are 1 or 0, true or false;
+all images of a label have the same `category`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ Columns = dict[str, list[str]]
 
 
 def load(path: Path) -> Dataset:
-    """The dataset that a table describes; InputError names the row or the file that is wrong."""
+    """The dataset that a table lists; InputError names the row or the file that is wrong."""
     if not path.is_file():
-        raise InputError(f"the table {path} does not exist; check the path.")
+        raise InputError(f"the table {path} does not exist. Check the path.")
     columns = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
     _check(path, columns)
     files = Paths(path.resolve().parent, tuple(columns["path"]))
     missing = files.missing()
     if missing:
-        raise InputError(f"{path}: {len(missing):,} of {len(files):,} images are missing, {missing[0]} the first.")
+        raise InputError(f"{path}: {len(missing):,} of {len(files):,} images are missing, the first is {missing[0]}.")
     return assemble(
         str(path),
         Pictures(files, digests_of(files)),
@@ -58,7 +59,7 @@ def _read_csv(path: Path) -> Columns:
     _refuse_repeated(path, header)
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise InputError(f"{path}, line {number}: expected {len(header)} columns, found {len(row)}.")
+            raise InputError(f"{path}, line {number}: expected {len(header)} columns; found {len(row)}.")
     return {name: [row[place].strip() for row in rows] for place, name in enumerate(header)}
 
 
@@ -77,7 +78,7 @@ def _read_parquet(path: Path) -> Columns:
 
 
 def _refuse_repeated(path: Path, header: Sequence[str]) -> None:
-    """Of two columns with one name only one could be used, and nobody could tell which."""
+    """InputError if two columns have the same name: it is not clear which is meant."""
     repeated = next((name for name, count in Counter(header).items() if count > 1), None)
     if repeated is not None:
         raise InputError(f"{path} has the column {repeated!r} {header.count(repeated)} times; keep one of them.")
@@ -89,7 +90,7 @@ def _check(path: Path, columns: Columns) -> None:
             raise InputError(f"{path} must have the columns {', '.join(NEEDED)}; found {', '.join(columns) or 'none'}.")
     for name in columns:
         if name not in COLUMNS:
-            raise InputError(f"{path} has the column {name!r}, which means nothing here; {nearest(name, COLUMNS)}")
+            raise InputError(f"{path} has an unknown column {name!r}; {nearest(name, COLUMNS)}")
     if not columns["path"]:
         raise InputError(f"{path} must list at least one image; found none.")
     for name in NEEDED:
@@ -106,7 +107,7 @@ def _flags(path: Path, name: str, columns: Columns) -> Flags | None:
     words = [word.lower() for word in columns[name]]
     unknown = sorted(set(words) - FLAGS.keys())
     if unknown:
-        raise InputError(f"{path}: {name} must be 1 or 0, true or false; found {unknown[0]!r}.")
+        raise InputError(f"{path}: {name} must be 1 or 0, true or false; got {unknown[0]!r}.")
     return np.asarray([FLAGS[word] for word in words], dtype=np.bool_)
 
 
@@ -115,7 +116,7 @@ def _categories(path: Path, columns: Columns) -> dict[str, str]:
 
 
 def one_each(path: Path, what: str, labels: Sequence[str], values: Sequence[str]) -> dict[str, str]:
-    """The value that all images of a label share; InputError if they do not."""
+    """The value of each label; InputError if the images of a label have different ones."""
     found: dict[str, str] = {}
     for label, value in zip(labels, values, strict=False):
         if found.setdefault(label, value) != value:

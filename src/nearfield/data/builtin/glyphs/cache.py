@@ -1,4 +1,4 @@
-"""The dataset: drawn once, then read from the cache, and compared with the published fingerprint.
+"""The dataset of glyphs: drawn once, then read from the cache; compared with the published fingerprint.
 
 Axes: N images, C classes, K images of a class, S pixels of an image's side.
 """
@@ -29,7 +29,7 @@ PINNED_FINGERPRINT = "8bc06f0e746ff449ad784280cece74d3a3567c7bb40ddc98b51bc10890
 
 
 def load() -> Dataset:
-    """The dataset from the cache, or drawn (once, in well under a minute) and cached; a damaged file is drawn again."""
+    """The dataset, from the cache or else drawn (in less than a minute) and cached; a damaged cache is drawn again."""
     found, key = _provenance()
     expected = PINNED_FINGERPRINT if found == PINNED else None
     path = cache_dir() / f"glyphs-{VERSION}-{key}.npz"
@@ -83,7 +83,7 @@ def _dataset(images: Pixels, codepoints: list[int]) -> Dataset:
 
 
 def _halves(category: Integers) -> tuple[Integers, Integers]:
-    """Train and test classes: every second one of each category, in a fixed random order within the category."""
+    """Training and test classes: alternate classes of each category, in a fixed random order within the category."""
     shuffled = []
     for index in range(len(CATEGORIES)):
         members = np.flatnonzero(category == index)
@@ -93,7 +93,7 @@ def _halves(category: Integers) -> tuple[Integers, Integers]:
 
 
 def _read(path: Path, expected: str | None) -> Dataset | None:
-    """The cached dataset, or None when the file is missing or does not hold what it must."""
+    """The cached dataset, or None if the file is missing, damaged or not as expected."""
     try:
         arrays = read_npz(path)
         written = str(arrays["fingerprint"])
@@ -104,7 +104,7 @@ def _read(path: Path, expected: str | None) -> Dataset | None:
 
 
 def _provenance() -> tuple[tuple[str, str, str], str]:
-    """The versions of matplotlib, Pillow and FreeType, and a key of all that decides the pixels."""
+    """The versions of matplotlib, Pillow and FreeType, and a hash of everything that determines the pixels."""
     found = versions()
     digest = hashlib.sha256(" ".join(found[1:]).encode())
     for path in font_files().values():
