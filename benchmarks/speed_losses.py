@@ -26,7 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     """What is measured: every registered pair loss with its defaults, and some variants."""
     from nearfield import losses
-    from nearfield.losses.proxies import ProxyLoss
+    from nearfield.losses.proxy_loss import ProxyLoss
 
     pair_losses = [n for n in losses.names() if not issubclass(losses.method(n).build, ProxyLoss)]
     return dict(sorted({**{name: (name, {}) for name in pair_losses}, **VARIANTS}.items()))

@@ -22,7 +22,7 @@ CENTERS = {"soft_triple": 10, "sub_center_arcface": 3}
 def names() -> list[str]:
     """Every registered proxy loss."""
     from nearfield import losses
-    from nearfield.losses.proxies import ProxyLoss
+    from nearfield.losses.proxy_loss import ProxyLoss
 
     return [name for name in losses.names() if issubclass(losses.method(name).build, ProxyLoss)]
 

@@ -21,7 +21,7 @@ from nearfield import losses
 from nearfield.config import ModelConfig, OptimizerConfig
 from nearfield.data import load, pixels
 from nearfield.losses.memory import CrossBatchMemory
-from nearfield.losses.proxies import ProxyLoss
+from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.models import build_model
 from nearfield.pairs import PairLoss
 from nearfield.samplers import build_sampler

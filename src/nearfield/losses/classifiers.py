@@ -1,7 +1,7 @@
 """Classification with a margin, and with several centers for each class.
 
 Axes: B queries of a block, C classes, K centers of a class, D dims. See `nearfield.pairs` for what a block is, and
-`nearfield.losses.proxies` for what holds the proxies.
+`nearfield.losses.proxy_loss` for what holds the proxies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, require_positive
-from nearfield.losses.proxies import ProxyLoss, ProxyOptions, cross_entropy
+from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, cross_entropy
 from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, Weighted
 

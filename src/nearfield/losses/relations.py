@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import fitting, last_counts
-from nearfield.losses.proxies import ProxyLoss
+from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.losses.registry import Real, create, register
 from nearfield.pairs import EngineOptions, PairLoss, check_labels, check_vectors
 

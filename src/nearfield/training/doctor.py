@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from nearfield.losses.neighbourhood import NTXent, SupCon
 from nearfield.losses.pairwise import SNR, Contrastive
-from nearfield.losses.proxies import ProxyLoss, ProxyNCA, ProxySoftmax
+from nearfield.losses.proxies import ProxyNCA, ProxySoftmax
+from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.losses.triplets import Triplet
 from nearfield.pairs import PairLoss
 
