@@ -362,9 +362,9 @@ def test_classes_without_queries_still_compete() -> None:
     ("name", "params", "message"),
     [
         ("structured_clustering", {"gamma": -1.0}, "gamma must be at least 0.*-1"),
-        ("structured_clustering", {"gamma": float("nan")}, "gamma must be at least 0.*nan"),
+        ("structured_clustering", {"gamma": float("nan")}, "gamma must be a finite number; got nan"),
         ("structured_clustering", {"sweeps": -1}, "sweeps must be at least 0.*-1"),
-        ("structured_clustering", {"miner": lambda block: block}, "leave miner out"),
+        ("structured_clustering", {"miner": lambda block: block}, "remove miner"),
         ("prototypical", {"support": 0}, "support must be at least 1.*0"),
     ],
 )

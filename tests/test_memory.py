@@ -62,9 +62,12 @@ def test_a_batch_larger_than_the_queue() -> None:
 
 
 def test_losses_without_references_are_refused() -> None:
-    with pytest.raises(InputError, match="takes no references"):
+    with pytest.raises(InputError, match="must compare with references"):
         CrossBatchMemory(losses.create("lifted"), size=4, dim=4)
-    with pytest.raises(InputError, match="takes no references"):
+    with pytest.raises(InputError, match="must compare with references"):
         CrossBatchMemory(losses.create("proxy_softmax", num_classes=3, dim=4), size=4, dim=4)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="size must be at least 1; got 0"):
         CrossBatchMemory(losses.create("binomial"), size=0, dim=4)
+    for wrong in ({"size": "9"}, {"dim": 2.5}, {"weight": float("nan")}, {"start": -1}):
+        with pytest.raises(InputError, match=rf"CrossBatchMemory: {next(iter(wrong))} must"):
+            CrossBatchMemory(losses.create("binomial"), **{"size": 9, "dim": 4, **wrong})

@@ -342,11 +342,13 @@ def test_a_miner_by_name_is_the_published_one(name: str) -> None:
     assert not torch.equal(by_name(x, labels), losses.create("binomial")(x, labels))
 
 
-@pytest.mark.parametrize(("given", "said"), [("semi_hard", "did you mean 'semihard'"), (3, "or a function of a block")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("semi_hard", "unknown miner 'semi_hard'.*did you mean 'semihard'"), (3, "miner must be callable; got 3")],
+)
 def test_an_unknown_miner_is_refused_and_the_nearest_named(given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=f"unknown miner {given!r}") as found:
+    with pytest.raises(InputError, match=said):
         losses.create("binomial", miner=given)
-    assert said in str(found.value)
 
 
 def test_any_function_of_a_block_is_a_miner() -> None:

@@ -11,14 +11,7 @@ import torch
 from nearfield import losses
 from nearfield.cli.main import main
 from nearfield.errors import InputError
-from nearfield.inspection.pair_weighting import (
-    DISAGREEMENTS,
-    TABLE_PARAMS,
-    plot_weights,
-    similarity_types,
-    weight_curves,
-    weights_of,
-)
+from nearfield.inspection.pair_weighting import plot_weights, similarity_types, table_loss, weight_curves, weights_of
 from nearfield.pairs import PairLoss
 
 TABLE_1 = {  # Wang et al., CVPR 2019
@@ -35,8 +28,8 @@ TABLE_1 = {  # Wang et al., CVPR 2019
 
 
 def build(name: str, **params: object) -> PairLoss:
-    loss = losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
-    assert isinstance(loss, PairLoss)
+    loss = table_loss(name, params)
+    assert loss is not None
     return loss
 
 
@@ -44,10 +37,16 @@ def build(name: str, **params: object) -> PairLoss:
 def test_table_1_by_measurement(name: str) -> None:
     assert losses.method(name).similarities == TABLE_1[name]
     measured = similarity_types(build(name), trials=12)
-    if name in DISAGREEMENTS:
+    if losses.method(name).disagreement:
         assert measured == "PN"  # N-pairs: the paper leaves the positive in the softmax out
     else:
         assert measured == TABLE_1[name]
+
+
+def test_the_table_is_of_losses_over_pairs_of_a_batch() -> None:
+    assert table_loss("proxy_softmax") is None
+    assert table_loss("npairs_angular") is None
+    assert {name for name in losses.names() if losses.method(name).similarities} == set(TABLE_1)
 
 
 def test_a_neighbourhood_has_the_cosines_it_was_asked_for() -> None:

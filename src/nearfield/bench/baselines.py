@@ -19,7 +19,7 @@ from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.dataset_scores import score_test
 from nearfield.models import build_model, embed
 from nearfield.training.batches import Supply
-from nearfield.training.build import build_learner, build_loss, build_sampler, ensemble_size
+from nearfield.training.build import build_learner, build_sampler, ensemble_size, loss_params
 from nearfield.training.optimizers import build_optimizer
 
 LARGEST = 64 * 64 * 3  # values of an image whose raw pixels are still compared
@@ -59,16 +59,16 @@ def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
 def unequal(run: RunConfig, classes: int) -> list[str]:
     """What makes the conditions of the run's method differ from those of others, in words."""
     found = []
-    sampler = losses.method(run.method.name).sampler
+    method = losses.method(run.method.name)
+    sampler = method.sampler
     if run.sampler.name == "auto" and sampler in BATCHES:
         found.append(BATCHES[sampler])
     members = ensemble_size(run)
     if members > 1:
         found.append(f"{members} networks of {run.model.dim // members} dims, each with 1/{members} of the steps")
-    loss = build_loss(run, classes)
-    if getattr(loss, "embedder", None) is not None:
+    if method.holds_head:
         found.append("a head of its own")
-    learned = sum(p.numel() for p in loss.parameters() if p.requires_grad)
+    learned = method.learned_numbers(loss_params(run, classes))
     if learned:
         found.append(f"{learned:,} learned numbers in the loss")
     return found

@@ -18,6 +18,7 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any, Literal
 
+from nearfield import losses
 from nearfield.bench.protocols import Protocol
 from nearfield.bench.search import (
     STARTUP,
@@ -39,23 +40,6 @@ TRIAL_SEED = 1000  # added to the bench's own for trials: the setting is chosen 
 RIVALS = 3  # complete trials that must exist before one can be pruned
 SLACK = 0.2  # a trial is pruned if it is this share behind the median of the earlier ones
 Outcome = dict[str, Any]  # "state": complete, pruned or failed; "folds"; of seeds and variants "separated" and more
-
-PLAIN: dict[str, Setting] = {  # what papers call a detail, and what much of a method's score may come from
-    "multi_similarity": {"method.params.mine": False},
-    "fastap": {"sampler.name": "m_per_class"},
-    "ranked_list": {"method.params.temperature": 0.0},
-    "npairs": {"method.params.l2": 0.0},
-    "npairs_angular": {"method.params.l2": 0.0},
-    "supcon": {"method.params.temperature": 1.0},
-    "nt_xent": {"method.params.temperature": 1.0},
-    "proxy_nca": {"method.params.scale": 1.0},
-    "proxy_softmax": {"method.params.temperature": 1.0},
-    "proxy_anchor": {"method.params.alpha": 1.0},
-    "soft_triple": {"method.params.scale": 1.0},
-    "cosface": {"method.params.scale": 1.0},
-    "arcface": {"method.params.scale": 1.0},
-    "sub_center_arcface": {"method.params.scale": 1.0},
-}
 
 
 @dataclass(frozen=True)
@@ -135,7 +119,7 @@ class Bench:
         """How many tasks there are, the ones included that cannot be named yet."""
         c = self.config
         tuned = c.trials if c.trials > 1 else 0
-        plain = sum(method.name in PLAIN for method in c.methods) if "plain" in c.variants else 0
+        plain = sum(bool(plain_of(method.name)) for method in c.methods) if "plain" in c.variants else 0
         variants = len(c.methods) * sum(name != "plain" for name in c.variants) + plain
         return len(c.methods) * (tuned + len(c.seeds)) + variants * c.variant_seeds
 
@@ -227,8 +211,14 @@ def vary(variant: str, start: RunConfig, chosen: Setting) -> RunConfig | None:
     if variant == "untuned":
         return start
     if variant == "plain":
-        return apply(start, {**chosen, **PLAIN[start.method.name]}) if start.method.name in PLAIN else None
+        plain = plain_of(start.method.name)
+        return apply(start, {**chosen, **plain}) if plain else None
     return apply(start, {**chosen, "model.dim": int(variant.removeprefix("dim"))})
+
+
+def plain_of(name: str) -> Mapping[str, Any]:
+    """The settings of a method without its own trick; none if it has no such trick, or is not registered here."""
+    return losses.method(name).plain if name in losses.names() else {}
 
 
 def as_tried(setting: Setting, outcome: Outcome, protocol: Protocol) -> Tried:

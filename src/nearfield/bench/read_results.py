@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from nearfield.bench.database import FILE, STORAGE, Store
-from nearfield.bench.plan import PLAIN, label
+from nearfield.bench.plan import label, plain_of
 from nearfield.bench.results import BenchResults, Floats, Fold, MethodResult, Part, Seed, Trial
 from nearfield.config import BenchConfig, MethodConfig, build_config
 from nearfield.errors import InputError, RunError
@@ -161,7 +161,7 @@ def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:
     for name, method in zip(own, config.methods, strict=True):
         wanted = {("trial", "", number) for number in range(config.trials) if config.trials > 1}
         wanted |= {("seed", "", seed) for seed in config.seeds}
-        kinds = [v for v in config.variants if v != "plain" or method.name in PLAIN]
+        kinds = [v for v in config.variants if v != "plain" or plain_of(method.name)]
         wanted |= {("variant", variant, seed) for variant in kinds for seed in range(config.variant_seeds)}
         there = {(e["kind"], e["variant"], e["number"]): e for e in own[name]}
         open_ones = {key for key in wanted if key not in there or there[key]["outcome"] is None}

@@ -35,13 +35,14 @@ class Tried:
 
 def space_of(run: RunConfig) -> Space:
     """What the method of `run` declares, without the parameters that `run` gives it, and the rates that it uses."""
-    from nearfield.training.build import build_loss
+    from nearfield.training.build import loss_params
 
-    declared = method(run.method.name).space
+    found = method(run.method.name)
+    declared = found.space
     space: dict[str, Real | Whole] = {f"method.params.{key}": each for key, each in declared.items()}
     space = {key: each for key, each in space.items() if key.rpartition(".")[2] not in run.method.params}
     space["optimizer.lr"] = _around(run.optimizer.lr)
-    if any(p.requires_grad for p in build_loss(run, num_classes=2).parameters()):
+    if found.learned_numbers(loss_params(run, num_classes=2)):
         space["optimizer.loss_lr"] = _around(run.optimizer.loss_lr)
     return space
 

@@ -41,7 +41,7 @@ def methods(arguments: argparse.Namespace) -> None:
 
 
 def _explain(m: Method) -> None:
-    lines = {"defaults": _list(_defaults(m))}
+    lines = {"defined in": m.where, "defaults": _list(_defaults(m))}
     lines |= {f"variant {name}": _list(preset) for name, preset in m.presets.items()}
     for name, space in m.space.items():
         log = ", log scale" if getattr(space, "log", False) else ""
@@ -67,6 +67,7 @@ def _facts(m: Method) -> dict[str, Any]:
         "space": {name: asdict(space) for name, space in m.space.items()},
         "sampler": m.sampler,
         "recipe": m.recipe.model_dump(exclude_defaults=True) if m.recipe else None,
+        "where": m.where,
     }
 
 

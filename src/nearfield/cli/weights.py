@@ -40,21 +40,19 @@ def add_parser(commands: Commands) -> None:
 def weights(arguments: argparse.Namespace) -> None:
     """General Pair Weighting by measurement; see `nearfield.inspection.pair_weighting`."""
     from nearfield.config import merge
-    from nearfield.inspection.pair_weighting import BY_CLUSTER, DISAGREEMENTS, TABLE_PARAMS, similarity_types
-    from nearfield.pairs import PairLoss
+    from nearfield.inspection.pair_weighting import similarity_types, table_loss
 
     params = merge({}, arguments.overrides)
     rows = []
     for name in [arguments.name] if arguments.name else nf.losses.names():
         method = nf.losses.method(name)
-        if not issubclass(method.build, PairLoss) or "dim" in method.parameters or name in BY_CLUSTER:
+        loss = None if method.by_cluster else table_loss(name, params)
+        if loss is None:
             continue
-        loss = nf.losses.create(name, **{**TABLE_PARAMS.get(name, {}), **params}).eval()
-        assert isinstance(loss, PairLoss)
         if arguments.plot:
             return _plot(loss, name, arguments)
-        note = DISAGREEMENTS.get(name, "")
-        rows.append({"loss": name, "measured": similarity_types(loss), "paper": method.similarities, "note": note})
+        facts = {"paper": method.similarities, "note": method.disagreement}
+        rows.append({"loss": name, "measured": similarity_types(loss), **facts})
     if not rows:
         raise InputError(f"{arguments.name} is not a loss over pairs of a batch; see `nearfield methods`.")
     if arguments.json:

@@ -7,26 +7,28 @@ Axes: P positives, N negatives, D dims.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from nearfield import losses
 from nearfield.errors import InputError
 from nearfield.files import atomic_write
 from nearfield.pairs import PairLoss, pair_weights
 
-# where measurement and Table 1 of the Multi-Similarity paper differ, and why
-DISAGREEMENTS = {
-    "npairs": "the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
-}
-# whose weights follow from a clustering of the batch, not from the similarities of a query
-BY_CLUSTER = ("prototypical", "structured_clustering")
-# how the methods of the table are set for it: normalisers that count active triplets would couple everything
-TABLE_PARAMS: dict[str, dict[str, Any]] = {"triplet": {"distance": "cosine", "reduction": "all"}}
 MOVES = (-0.3, -0.16, 0.16, 0.3)  # whole intervals of the histogram, whose nodes are not to matter
 PROBE = 1  # the negative that is watched
+
+
+def table_loss(name: str, params: Mapping[str, Any] | None = None) -> PairLoss | None:
+    """The loss of the method `name` as it is measured; None unless it is a loss over pairs of a batch's items."""
+    method = losses.method(name)
+    if not method.within_batch:
+        return None
+    return cast(PairLoss, losses.create(name, **{**method.table_params, **(params or {})}).eval())
 
 
 def weights_of(loss: PairLoss, pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor]:

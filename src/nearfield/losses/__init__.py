@@ -12,9 +12,10 @@ from nearfield.losses import (
     relations,
     triplets,
 )
-from nearfield.losses.registry import create, method, names
+from nearfield.losses.registry import check_params, create, method, names
 
 __all__ = [
+    "check_params",
     "classifiers",
     "clusters",
     "create",

@@ -7,20 +7,23 @@ Axes: B queries of a block, C classes, K centers of a class, D dims. See `nearfi
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError, require_positive
+from nearfield.losses.parameters import Classes, Count, Dim, Number, Scale, Weight
 from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, cross_entropy
 from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, Weighted
 
 MAX_COSINE = 1 - 1e-7  # the slope of cos(theta + margin) is singular at theta = 0
 FAR = -1e6  # a similarity so low that its share of any softmax is 0, yet finite
+Radians = Annotated[float, Field(ge=0, le=math.pi / 2, description="Angles are in radians: use math.radians.")]
 
 
 @register(
@@ -32,6 +35,7 @@ FAR = -1e6  # a similarity so low that its share of any softmax is 0, yet finite
         "reality_check_cars": {"margin": 0.4324, "scale": 161.5},
         "reality_check_sop": {"margin": 0.3364, "scale": 100.0},
     },
+    plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=2.53e-3, weight_decay=1e-4),
 )
@@ -44,11 +48,15 @@ class CosFace(ProxyLoss):
     """
 
     def __init__(
-        self, num_classes: int, dim: int, scale: float = 64.0, margin: float = 0.35, **options: Unpack[ProxyOptions]
+        self,
+        num_classes: Classes,
+        dim: Dim,
+        scale: Scale = 64.0,
+        margin: Number = 0.35,
+        **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        (self.scale,) = require_positive(scale=scale)
-        self.margin = margin
+        self.scale, self.margin = scale, margin
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
@@ -65,6 +73,7 @@ class CosFace(ProxyLoss):
         "reality_check_cars": {"margin": math.radians(20.52), "scale": 49.5},
         "reality_check_sop": {"margin": math.radians(18.63), "scale": 220.3},
     },
+    plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=5.13e-3, weight_decay=1e-4),
 )
@@ -79,11 +88,15 @@ class ArcFace(ProxyLoss):
     """
 
     def __init__(
-        self, num_classes: int, dim: int, scale: float = 64.0, margin: float = 0.5, **options: Unpack[ProxyOptions]
+        self,
+        num_classes: Classes,
+        dim: Dim,
+        scale: Scale = 64.0,
+        margin: Radians = 0.5,
+        **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        (self.scale,) = require_positive(scale=scale)
-        self.margin = check_angle(margin)
+        self.scale, self.margin = scale, margin
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
@@ -96,6 +109,7 @@ class ArcFace(ProxyLoss):
     "sub_center_arcface",
     "Deng et al., Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces, ECCV 2020",
     space={"scale": Real(8.0, 250.0, log=True), "margin": Real(0.0, 0.7), "centers": Whole(2, 6)},
+    plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=5e-4),
 )
@@ -109,16 +123,15 @@ class SubCenterArcFace(ProxyLoss):
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        scale: float = 64.0,
-        margin: float = 0.5,
-        centers: int = 3,
+        num_classes: Classes,
+        dim: Dim,
+        scale: Scale = 64.0,
+        margin: Radians = 0.5,
+        centers: Count = 3,
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, centers, **options)
-        (self.scale,) = require_positive(scale=scale)
-        self.margin = check_angle(margin)
+        self.scale, self.margin = scale, margin
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
@@ -153,6 +166,7 @@ class SubCenterArcFace(ProxyLoss):
         "reality_check_cars": {"scale": 17.69, "gamma": 1 / 19.18, "tau": 0.0669, "delta": 0.3588},
         "reality_check_sop": {"scale": 100.0, "gamma": 1 / 47.9, "tau": 0.0, "delta": 0.3145},
     },
+    plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="adam", lr=1e-4, loss_lr=1e-2, weight_decay=1e-4, eps=0.01, loss_eps=0.01),
 )
@@ -171,18 +185,17 @@ class SoftTriple(ProxyLoss):
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        scale: float = 20.0,
-        gamma: float = 0.1,
-        tau: float = 0.2,
-        delta: float = 0.01,
-        centers: int = 10,
+        num_classes: Classes,
+        dim: Dim,
+        scale: Scale = 20.0,
+        gamma: Scale = 0.1,
+        tau: Weight = 0.2,
+        delta: Number = 0.01,
+        centers: Count = 10,
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, centers, **options)
-        self.scale, self.gamma = require_positive(scale=scale, gamma=gamma)
-        self.tau, self.delta = tau, delta
+        self.scale, self.gamma, self.tau, self.delta = scale, gamma, tau, delta
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
@@ -228,10 +241,3 @@ def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
     value = torch.where(turned, c - margin * math.sin(margin), c * math.cos(margin) - sine * math.sin(margin))
     slope = torch.where(turned, 1.0, math.cos(margin) + c * math.sin(margin) / sine)
     return value, slope * inside
-
-
-def check_angle(margin: float) -> float:
-    """`margin`, or InputError unless it is an angle in radians, at most a right one."""
-    if not 0 <= margin <= math.pi / 2:
-        raise InputError(f"margin must be an angle from 0 to pi/2 radians; got {margin}. Convert with math.radians.")
-    return margin

@@ -7,14 +7,17 @@ K medoids, D dims. See `nearfield.pairs` for what a block is.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.losses.registry import Real, register
+from nearfield.losses.parameters import Count, Weight
+from nearfield.losses.registry import Params, Real, register
 from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
 
 
@@ -139,6 +142,7 @@ class MedoidSearch:
     "Song et al., Deep Metric Learning via Facility Location, CVPR 2017; Unbiased Evaluation Eqs. 10-12",
     space={"gamma": Real(0.1, 10.0, log=True)},
     presets={"ronekko": {"squared": True}},
+    by_cluster=True,
     recipe=OptimizerConfig(name="rmsprop", lr=1e-4, weight_decay=1e-5),
 )
 class StructuredClustering(PairLoss):
@@ -165,17 +169,20 @@ class StructuredClustering(PairLoss):
     reduction = "sum"
 
     def __init__(
-        self, gamma: float = 1.0, squared: bool = False, sweeps: int = 5, **engine: Unpack[EngineOptions]
+        self,
+        gamma: Weight = 1.0,
+        squared: bool = False,
+        sweeps: Annotated[int, Field(ge=0, le=1000)] = 5,
+        **engine: Unpack[EngineOptions],
     ) -> None:
-        if engine.get("miner") is not None:
-            raise InputError("structured_clustering needs the distances of all pairs; leave miner out.")
-        if not 0 <= gamma < math.inf:
-            raise InputError(f"gamma must be at least 0 and finite; got {gamma}.")
-        if sweeps < 0:
-            raise InputError(f"sweeps must be at least 0; got {sweeps}.")
         super().__init__(**engine)
         self.gamma, self.sweeps = gamma, sweeps
         self.measure = "sqeuclidean" if squared else "euclidean"
+
+    @staticmethod
+    def check_together(params: Params) -> None:
+        if params.get("miner") is not None:
+            raise InputError("structured_clustering needs the distances of all pairs; remove miner.")
 
     def survey(self, block: Block) -> Tensor:
         """All distances of each row, and in the last column its class, as the first item of it, (B, N + 1)."""
@@ -211,6 +218,7 @@ class StructuredClustering(PairLoss):
     "prototypical",
     "Snell et al., Prototypical Networks for Few-shot Learning, NeurIPS 2017; Unbiased Evaluation Eq. 13",
     presets={"unbiased_evaluation": {"support": 5}},
+    by_cluster=True,
     sampler="episodic",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
@@ -234,10 +242,8 @@ class Prototypical(PairLoss):
     measure = "sqeuclidean"
     reduction = "usable"
 
-    def __init__(self, support: int | None = None, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, support: Count | None = None, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        if support is not None and support < 1:
-            raise InputError(f"support must be at least 1, or None for half of each class; got {support}.")
         self.support = support
 
     def pairing(self, labels: Tensor) -> Pairing | None:

@@ -6,16 +6,18 @@ Axes: M items of a batch, L members, G meta-classes, C classes, D dims of all me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.losses.registry import Whole, create, method, register
+from nearfield.losses.bases import base_params_of, build_base, check_base, learned_by_base
+from nearfield.losses.parameters import Classes, Count, Dim, Seed
+from nearfield.losses.protocols import Counted
+from nearfield.losses.registry import Params, Whole, register
 from nearfield.pairs import EngineOptions, check_classes, check_labels, check_vectors
 
 
@@ -27,6 +29,7 @@ from nearfield.pairs import EngineOptions, check_classes, check_labels, check_ve
         "original": {"members": 48, "meta_classes": 12, "base": "logits"},
         "unbiased_evaluation": {"members": 12, "meta_classes": 12, "balanced": False},
     },
+    members="members",
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=0.01, loss_lr=0.01, weight_decay=5e-4),
 )
@@ -43,31 +46,42 @@ class DREML(nn.Module):
     With fewer classes than `meta_classes`, each is a meta-class of its own.
     """
 
-    options: ClassVar[type] = EngineOptions
     groupings: Tensor
+    parts: nn.ModuleList
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        members: int = 4,
-        meta_classes: int = 12,
+        num_classes: Classes,
+        dim: Dim,
+        members: Count = 4,
+        meta_classes: Count = 12,
         base: str = "proxy_nca",
         base_params: Mapping[str, Any] | None = None,
         balanced: bool = True,
-        seed: int = 0,
+        seed: Seed = 0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__()
-        if members < 1 or dim < 1 or dim % members:
-            raise InputError(f"dim must be a multiple of members, at least 1 each; got {dim} and {members}.")
-        if meta_classes < 1:
-            raise InputError(f"meta_classes must be at least 1; got {meta_classes}.")
         groups = min(meta_classes, num_classes)
         self.num_classes, self.dim = num_classes, dim
         self.register_buffer("groupings", draw_groupings(members, num_classes, groups, balanced, seed))
-        params = {"num_classes": groups, "dim": dim // members, **(base_params or {}), **engine}
-        self.parts = nn.ModuleList([_base_loss(base, params) for _ in range(members)])
+        params = base_params_of(base, groups, dim // members, base_params, engine)
+        self.parts = nn.ModuleList([build_base(base, params) for _ in range(members)])
+
+    @staticmethod
+    def check_together(params: Params) -> None:
+        if params["dim"] % params["members"]:
+            raise InputError(f"dim must be a multiple of members; got {params['dim']} and {params['members']}.")
+        check_base(params["base"], DREML._member_params(params))
+
+    @staticmethod
+    def learned_numbers(params: Params) -> int:
+        return int(params["members"] * learned_by_base(params["base"], DREML._member_params(params)))
+
+    @staticmethod
+    def _member_params(params: Params) -> dict[str, Any]:
+        groups, size = min(params["meta_classes"], params["num_classes"]), params["dim"] // params["members"]
+        return base_params_of(params["base"], groups, size, params["base_params"], params)
 
     @property
     def members(self) -> int:
@@ -77,7 +91,7 @@ class DREML(nn.Module):
     @property
     def last(self) -> dict[str, int]:
         """What the members counted in their last call, added up."""
-        counts = [last_counts(part) for part in self.parts]
+        counts = [part.last for part in self.parts if isinstance(part, Counted)]
         return {key: sum(count[key] for count in counts) for key in counts[0]}
 
     def member(self, index: int) -> Member:
@@ -106,7 +120,7 @@ class Member(nn.Module):
     @property
     def last(self) -> dict[str, int]:
         """What the base loss counted."""
-        return last_counts(self.base)
+        return self.base.last if isinstance(self.base, Counted) else {}
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The base loss of `embeddings` (M, D / L) with the meta-classes of `labels`; a 0-dim tensor."""
@@ -114,40 +128,6 @@ class Member(nn.Module):
         check_classes(labels, len(self.grouping))
         value: Tensor = self.base(embeddings, self.grouping[labels])
         return value
-
-
-class Logits(nn.Module):
-    """Cross-entropy with the embedding itself as logits: proxies that are the axes and do not learn."""
-
-    def __init__(self, num_classes: int, dim: int) -> None:
-        super().__init__()
-        if dim != num_classes:
-            raise InputError(
-                f"logits need one dim for each meta-class, dim = members x meta_classes; got {dim} a member."
-            )
-        self.last: dict[str, int] = {}
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy; a 0-dim tensor."""
-        self.last = {"anchors": len(labels), "unusable_anchors": 0}
-        return F.cross_entropy(embeddings, labels)
-
-
-def _base_loss(name: str, params: dict[str, Any]) -> nn.Module:
-    if name == "logits":
-        return Logits(params["num_classes"], params["dim"])
-    return create(name, **fitting(name, params))
-
-
-def fitting(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """`params` for the method `name`, without num_classes and dim where it does not ask for them."""
-    asked = method(name).parameters
-    return {k: v for k, v in params.items() if k in asked or k not in ("num_classes", "dim")}
-
-
-def last_counts(loss: nn.Module) -> dict[str, int]:
-    """What a loss counted in its last call."""
-    return dict(cast("dict[str, int]", loss.last))
 
 
 def draw_groupings(members: int, num_classes: int, groups: int, balanced: bool, seed: int) -> Tensor:

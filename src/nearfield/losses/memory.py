@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from nearfield.errors import InputError
+from nearfield.losses.parameters import Count, Dim, Weight, validated
 from nearfield.pairs import PairLoss
 
 
+@validated("CrossBatchMemory")
 class CrossBatchMemory(nn.Module):
     """A loss on the batch plus `weight` times the same loss of the batch against a queue of earlier embeddings.
 
@@ -25,17 +30,27 @@ class CrossBatchMemory(nn.Module):
     filled: Tensor
     calls: Tensor
 
-    def __init__(self, loss: PairLoss, size: int, dim: int, weight: float = 1.0, start: int = 0) -> None:
+    def __init__(
+        self,
+        loss: nn.Module,
+        size: Count,
+        dim: Dim,
+        weight: Weight = 1.0,
+        start: Annotated[int, Field(ge=0)] = 0,
+    ) -> None:
         super().__init__()
-        if size < 1 or dim < 1:
-            raise InputError(f"size and dim must be at least 1; got {size} and {dim}.")
         if not isinstance(loss, PairLoss) or loss.own_batch:
-            raise InputError(f"{type(loss).__name__} takes no references, so a memory cannot be among them.")
+            raise InputError(f"loss must compare with references; {type(loss).__name__} takes none. Use a pair loss.")
         self.loss, self.weight, self.start = loss, weight, start
         self.register_buffer("memory", torch.zeros(size, dim))
         self.register_buffer("memory_labels", torch.zeros(size, dtype=torch.int64))
         for name in ("cursor", "filled", "calls"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+
+    @property
+    def last(self) -> dict[str, int]:
+        """What the loss counted in its last call: against the memory, once there is one."""
+        return self.loss.last
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch (M, D); in training the batch is then remembered. A 0-dim tensor."""

@@ -6,13 +6,19 @@ GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError, require_one_of, require_positive
-from nearfield.losses.registry import Real, register
+from nearfield.errors import InputError
+from nearfield.losses.parameters import Number, Scale
+from nearfield.losses.protocols import Idle, class_size
+from nearfield.losses.registry import Params, Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
 from nearfield.pairs.mining import MultiSimilarityMiner
 
@@ -40,15 +46,16 @@ class Lifted(PairLoss):
     surveys = True
     reduction = "terms"
 
-    def __init__(self, margin: float = 1.0, **engine: Unpack[EngineOptions]) -> None:
-        if engine.get("miner") is not None:
-            raise InputError(
-                "lifted counts a pair from both of its ends, of which a miner may keep one; leave miner out."
-            )
+    def __init__(self, margin: Number = 1.0, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
         self.margin = margin
 
-    def survey(self, block: Block) -> torch.Tensor:
+    @staticmethod
+    def check_together(params: Params) -> None:
+        if params.get("miner") is not None:
+            raise InputError("lifted counts a pair from both of its ends, of which a miner may keep one; remove miner.")
+
+    def survey(self, block: Block) -> Tensor:
         return torch.logsumexp(-block.neg, 1) + self.margin  # log r, (B,)
 
     def weigh(self, block: Block) -> Weighted:
@@ -77,7 +84,7 @@ class LiftedGeneralized(PairLoss):
 
     reduction = "sum"
 
-    def __init__(self, lam: float = 1.0, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, lam: Number = 1.0, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
         self.lam = lam
 
@@ -105,9 +112,9 @@ class LiftedStar(PairLoss):
     The authors' ablation code uses prefactors 2/alpha and 2/beta, and beta = 40 (preset "code" for the latter).
     """
 
-    def __init__(self, alpha: float = 2.0, beta: float = 50.0, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, alpha: Scale = 2.0, beta: Scale = 50.0, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
+        self.alpha, self.beta = alpha, beta
 
     def weigh(self, block: Block) -> Weighted:
         pull, pull_share = log_sum_exp(-self.alpha * block.pos)
@@ -135,16 +142,14 @@ class BinLifted(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 2.0,
-        beta: float = 50.0,
-        lam: float = 0.5,
-        binomial_norm: str = "sum",
+        alpha: Scale = 2.0,
+        beta: Scale = 50.0,
+        lam: Number = 0.5,
+        binomial_norm: Literal["sum", "mean"] = "sum",
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
-        self.lam = lam
-        self.binomial_norm = require_one_of("binomial_norm", binomial_norm, ("sum", "mean"))
+        self.alpha, self.beta, self.lam, self.binomial_norm = alpha, beta, lam, binomial_norm
 
     def weigh(self, block: Block) -> Weighted:
         up, down = -self.alpha * (block.pos - self.lam), self.beta * (block.neg - self.lam)
@@ -170,6 +175,7 @@ class BinLifted(PairLoss):
         "eps": Real(0.0, 0.5),
     },
     presets={"paper": {"beta": 50.0, "lam": 1.0}, "code": {"beta": 40.0, "lam": 0.5}},
+    plain={"method.params.mine": False},
     similarities="SPN",
     recipe=OptimizerConfig(name="adam", lr=3e-5, weight_decay=5e-4),
 )
@@ -189,10 +195,10 @@ class MultiSimilarity(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 2.0,
-        beta: float = 50.0,
-        lam: float = 0.5,
-        eps: float = 0.1,
+        alpha: Scale = 2.0,
+        beta: Scale = 50.0,
+        lam: Number = 0.5,
+        eps: Number = 0.1,
         mine: bool = True,
         weight: bool = True,
         **engine: Unpack[EngineOptions],
@@ -200,8 +206,7 @@ class MultiSimilarity(PairLoss):
         if mine and engine.get("miner") is None:
             engine["miner"] = MultiSimilarityMiner(eps)
         super().__init__(**engine)
-        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
-        self.lam, self.weight = lam, weight
+        self.alpha, self.beta, self.lam, self.weight = alpha, beta, lam, weight
 
     def weigh(self, block: Block) -> Weighted:
         if not self.weight:
@@ -237,10 +242,9 @@ class Circle(PairLoss):
     constant_weights = True
     reduction = "usable"
 
-    def __init__(self, scale: float = 80.0, margin: float = 0.4, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, scale: Scale = 80.0, margin: Number = 0.4, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        (self.scale,) = require_positive(scale=scale)
-        self.margin = margin
+        self.scale, self.margin = scale, margin
 
     def weigh(self, block: Block) -> Weighted:
         m = self.margin
@@ -273,10 +277,12 @@ class NCA(PairLoss):
 
     needs = "positive"
 
-    def __init__(self, scale: float = 1.0, reduction: str = "sum", **engine: Unpack[EngineOptions]) -> None:
+    def __init__(
+        self, scale: Scale = 1.0, reduction: Literal["sum", "mean"] = "sum", **engine: Unpack[EngineOptions]
+    ) -> None:
         super().__init__(**engine)
-        (self.scale,) = require_positive(scale=scale)
-        self.reduction = "sum" if require_one_of("reduction", reduction, ("sum", "mean")) == "sum" else "usable"
+        self.scale = scale
+        self.reduction = "sum" if reduction == "sum" else "usable"
 
     def weigh(self, block: Block) -> Weighted:
         up, down = self.scale * _hidden(block), self.scale * block.neg
@@ -289,6 +295,7 @@ class NCA(PairLoss):
     "supcon",
     "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020 (L_out)",
     space={"temperature": Real(0.02, 0.5, log=True)},
+    plain={"method.params.temperature": 1.0},
 )
 class SupCon(PairLoss):
     """Supervised contrastive: each positive is classified against everybody else.
@@ -299,9 +306,12 @@ class SupCon(PairLoss):
     needs = "positive"
     reduction = "usable"
 
-    def __init__(self, temperature: float = 0.1, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, temperature: Scale = 0.1, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        (self.temperature,) = require_positive(temperature=temperature)
+        self.temperature = temperature
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("log_n", math.log(max(1.0, len(labels) - 1)))
 
     def weigh(self, block: Block) -> Weighted:
         t, each = self.temperature, 1 / block.num_pos.clamp(min=1)
@@ -315,6 +325,7 @@ class SupCon(PairLoss):
     "nt_xent",
     "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
     space={"temperature": Real(0.02, 0.5, log=True)},
+    plain={"method.params.temperature": 1.0},
 )
 class NTXent(PairLoss):
     """Normalised temperature-scaled cross-entropy: each positive is classified against the negatives alone.
@@ -324,9 +335,12 @@ class NTXent(PairLoss):
 
     reduction = "terms"
 
-    def __init__(self, temperature: float = 0.1, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, temperature: Scale = 0.1, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        (self.temperature,) = require_positive(temperature=temperature)
+        self.temperature = temperature
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("log_n", math.log(max(1.0, len(labels) - class_size(labels) + 1)))
 
     def weigh(self, block: Block) -> Weighted:
         t = self.temperature
@@ -336,6 +350,6 @@ class NTXent(PairLoss):
         return Weighted(F.softplus(gap).sum(1), -lost / t, push_share * (lost.sum(1, keepdim=True) / t), block.num_pos)
 
 
-def _hidden(block: Block) -> torch.Tensor:
+def _hidden(block: Block) -> Tensor:
     """Positives with their padding at -inf, where a sum of exponentials of similarities does not see it, (B, P)."""
     return block.pos.masked_fill(~block.pos_mask, -torch.inf)

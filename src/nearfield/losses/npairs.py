@@ -8,16 +8,19 @@ Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError
+from nearfield.losses.parameters import Number, Weight
 from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp
+
+Degrees = Annotated[float, Field(gt=0, lt=90, description="Angles are in degrees.")]
 
 
 def pair_up(labels: Tensor) -> Pairing:
@@ -34,7 +37,9 @@ def pair_up(labels: Tensor) -> Pairing:
     "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
     space={"l2": Real(1e-5, 1e-2, log=True)},
     presets={"proxy_anchor_authors": {"l2": 0.02}},
+    plain={"method.params.l2": 0.0},
     similarities="N",
+    disagreement="the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
     sampler="npairs",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
@@ -51,7 +56,7 @@ class NPairs(PairLoss):
     normalized = False
     reduction = "usable"
 
-    def __init__(self, l2: float = 5e-4, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, l2: Weight = 5e-4, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
         self.l2 = l2
 
@@ -90,10 +95,8 @@ class Angular(PairLoss):
     own_batch = True
     reduction = "usable"
 
-    def __init__(self, angle: float = 45.0, l2: float = 0.0, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, angle: Degrees = 45.0, l2: Weight = 0.0, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        if not 0 < angle < 90:
-            raise InputError(f"angle is in degrees and must be between 0 and 90; got {angle}.")
         self.tan2, self.l2 = math.tan(math.radians(angle)) ** 2, l2
 
     def pairing(self, labels: Tensor) -> Pairing | None:
@@ -123,16 +126,15 @@ class Angular(PairLoss):
     "npairs_angular",
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017, Eq. 8",
     space={"angle": Real(30.0, 60.0), "lam": Real(0.1, 10.0, log=True)},
+    plain={"method.params.l2": 0.0},
     sampler="npairs",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class NPairsAngular(nn.Module):
     """N-pairs on the raw embeddings plus `lam` times Angular on the normalised ones."""
 
-    options: ClassVar[type] = EngineOptions
-
     def __init__(
-        self, angle: float = 45.0, lam: float = 2.0, l2: float = 5e-4, **engine: Unpack[EngineOptions]
+        self, angle: Degrees = 45.0, lam: Number = 2.0, l2: Weight = 5e-4, **engine: Unpack[EngineOptions]
     ) -> None:
         super().__init__()
         self.npairs, self.angular, self.lam = NPairs(l2, **engine), Angular(angle, **engine), lam

@@ -1,4 +1,4 @@
-"""Losses in which every pair is weighed by itself, and the normaliser is all that it shares with others.
+"""Losses that weigh every pair by its own similarity or distance; pairs share a normaliser at most.
 
 Axes: B queries of a block, P positives, N references, R histogram nodes. See `nearfield.pairs` for what a block is.
 GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019), and its supplement.
@@ -6,14 +6,18 @@ GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError, require_one_of, require_positive
-from nearfield.losses.registry import Real, Whole, register
+from nearfield.losses.parameters import Classes, Number, Scale, Seed, Weight
+from nearfield.losses.protocols import Idle, class_size
+from nearfield.losses.registry import Params, Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, check_classes, is_real, over_distance
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
@@ -47,18 +51,25 @@ class Contrastive(PairLoss):
 
     def __init__(
         self,
-        lam: float = 0.5,
-        form: str = "cosine",
-        pos_margin: float = 0.0,
-        neg_margin: float = 1.0,
+        lam: Number = 0.5,
+        form: Literal["cosine", "hadsell", "hinge"] = "cosine",
+        pos_margin: Number = 0.0,
+        neg_margin: Number = 1.0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
         self.lam, self.pos_margin, self.neg_margin = lam, pos_margin, neg_margin
-        self.form = require_one_of("form", form, ("cosine", "hadsell", "hinge"))
+        self.form = form
         self.measure = {"cosine": "dot", "hadsell": "sqeuclidean", "hinge": "euclidean"}[form]  # type: ignore[assignment]
         if form == "hinge":
             self.surveys, self.reduction = True, "sum"
+
+    def idle(self, labels: Tensor) -> Idle:
+        if self.form == "hinge":
+            return Idle("margin", self.neg_margin)
+        same = class_size(labels)
+        push = self.neg_margin**2 if self.form == "hadsell" else max(0.0, 1 - self.lam)
+        return Idle("margin", (len(labels) - same) * push - (same - 1) * (self.form == "cosine"))
 
     def survey(self, block: Block) -> Tensor:
         return count_active(block, self.pos_margin, self.neg_margin)
@@ -106,13 +117,16 @@ class SNR(PairLoss):
 
     def __init__(
         self,
-        pos_margin: float = 0.0,
-        neg_margin: float = 1.0,
-        reg: float = 0.0,
+        pos_margin: Number = 0.0,
+        neg_margin: Number = 1.0,
+        reg: Weight = 0.0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
         self.pos_margin, self.neg_margin, self.reg = pos_margin, neg_margin, reg
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("margin", self.neg_margin)
 
     def survey(self, block: Block) -> Tensor:
         return count_active(block, self.pos_margin, self.neg_margin)
@@ -168,21 +182,22 @@ class Margin(PairLoss):
 
     def __init__(
         self,
-        num_classes: int | None = None,
-        alpha: float = 0.2,
-        beta: float = 1.2,
-        cutoff: float = 0.5,
-        upper: float = 1.4,
-        fallback: str = "drop",
-        seed: int = 0,
+        num_classes: Classes | None = None,
+        alpha: Number = 0.2,
+        beta: Number = 1.2,
+        cutoff: Annotated[float, Field(ge=1e-6, le=2)] = 0.5,
+        upper: Weight = 1.4,
+        fallback: Literal["drop", "nearest"] = "drop",
+        seed: Seed = 0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        if num_classes is not None and num_classes < 1:
-            raise InputError(f"num_classes must be at least 1, or None for one beta; got {num_classes}.")
-        self.alpha, self.cutoff, self.upper, self.seed = alpha, cutoff, upper, seed
-        self.fallback = require_one_of("fallback", fallback, ("drop", "nearest"))
-        self.beta = nn.Parameter(torch.full((num_classes or 1,), float(beta)))
+        self.alpha, self.cutoff, self.upper, self.fallback, self.seed = alpha, cutoff, upper, fallback, seed
+        self.beta = nn.Parameter(torch.full((num_classes or 1,), beta))
+
+    @staticmethod
+    def learned_numbers(params: Params) -> int:
+        return params["num_classes"] or 1
 
     def pair_parameters(self) -> tuple[nn.Parameter, ...]:
         return (self.beta,)
@@ -226,16 +241,15 @@ class Binomial(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 2.0,
-        beta: float = 50.0,
-        lam: float = 0.5,
-        reduction: str = "sum",
+        alpha: Scale = 2.0,
+        beta: Scale = 50.0,
+        lam: Number = 0.5,
+        reduction: Literal["sum", "mean"] = "sum",
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        self.alpha, self.beta = require_positive(alpha=alpha, beta=beta)
-        self.lam = lam
-        self.reduction = "sum" if require_one_of("reduction", reduction, ("sum", "mean")) == "sum" else "batch"
+        self.alpha, self.beta, self.lam = alpha, beta, lam
+        self.reduction = "sum" if reduction == "sum" else "batch"
 
     def weigh(self, block: Block) -> Weighted:
         up, down = self.alpha * (self.lam - block.pos), self.beta * (block.neg - self.lam)
@@ -265,10 +279,8 @@ class Histogram(PairLoss):
     surveys = True
     reduction = "sum"
 
-    def __init__(self, nodes: int = 101, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, nodes: Annotated[int, Field(ge=2, le=10**6)] = 101, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        if nodes < 2:
-            raise InputError(f"nodes must be at least 2; got {nodes}.")
         self.nodes = nodes
 
     def survey(self, block: Block) -> Tensor:

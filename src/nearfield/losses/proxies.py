@@ -8,11 +8,15 @@ Axes: B queries of a block, C classes, D dims. See `nearfield.pairs` for what a 
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError, require_one_of, require_positive
+from nearfield.losses.parameters import Classes, Dim, Number, Scale, Share
+from nearfield.losses.protocols import Idle
 from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, cross_entropy
 from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, Held, Weighted, log_sum_exp
@@ -34,7 +38,7 @@ class ProxyTriplet(ProxyLoss):
     own. The sum over classes is not divided by their number, so the gradient grows with it, as in the released code.
     """
 
-    def __init__(self, num_classes: int, dim: int, margin: float = 1.0, **options: Unpack[ProxyOptions]) -> None:
+    def __init__(self, num_classes: Classes, dim: Dim, margin: Number = 1.0, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, dim, **options)
         self.margin = margin
 
@@ -55,6 +59,7 @@ class ProxyTriplet(ProxyLoss):
         "dichotomies_sop": {"form": "probabilistic", "label_smoothing": 0.1, "scale": 1.0, "proxy_scale": 8.0},
         "proxynca_pp": {"form": "probabilistic"},
     },
+    plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=4e-3, loss_lr=4e2, eps=1.0, loss_eps=1.0, weight_decay=0.0),
 )
@@ -72,19 +77,20 @@ class ProxyNCA(ProxyLoss):
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        scale: float = 3.0,
-        proxy_scale: float | None = None,
-        form: str = "strict",
-        label_smoothing: float = 0.0,
+        num_classes: Classes,
+        dim: Dim,
+        scale: Scale = 3.0,
+        proxy_scale: Scale | None = None,
+        form: Literal["strict", "probabilistic"] = "strict",
+        label_smoothing: Share = 0.0,
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        (self.scale,) = require_positive(scale=scale)
-        (self.proxy_scale,) = require_positive(proxy_scale=scale if proxy_scale is None else proxy_scale)
-        self.form = require_one_of("form", form, ("strict", "probabilistic"))
-        self.label_smoothing = check_smoothing(label_smoothing)
+        self.scale, self.proxy_scale = scale, scale if proxy_scale is None else proxy_scale
+        self.form, self.label_smoothing = form, label_smoothing
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("log_n", math.log(max(1, self.choices(labels) - (self.form == "strict"))))
 
     def weigh(self, block: Block) -> Weighted:
         s = 2 * self.scale * self.proxy_scale
@@ -103,6 +109,7 @@ class ProxyNCA(ProxyLoss):
         "reality_check_sop": {"temperature": 0.0630},
         "unbiased_evaluation": {"label_smoothing": 0.1},
     },
+    plain={"method.params.temperature": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=1e-4),
 )
@@ -121,15 +128,17 @@ class ProxySoftmax(ProxyLoss):
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        temperature: float = 0.05,
-        label_smoothing: float = 0.0,
+        num_classes: Classes,
+        dim: Dim,
+        temperature: Scale = 0.05,
+        label_smoothing: Share = 0.0,
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        (self.temperature,) = require_positive(temperature=temperature)
-        self.label_smoothing = check_smoothing(label_smoothing)
+        self.temperature, self.label_smoothing = temperature, label_smoothing
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("log_n", math.log(self.choices(labels)))
 
     def weigh(self, block: Block) -> Weighted:
         s = 1 / self.temperature
@@ -142,6 +151,7 @@ class ProxySoftmax(ProxyLoss):
     "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020",
     space={"alpha": Real(8.0, 64.0, log=True), "delta": Real(0.0, 0.3)},
     presets={"drml": {"alpha": 64.0, "delta": 0.2}},
+    plain={"method.params.alpha": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-4, loss_lr=1e-2, weight_decay=1e-4),
 )
@@ -160,11 +170,10 @@ class ProxyAnchor(ProxyLoss):
     reduction = "sum"
 
     def __init__(
-        self, num_classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1, **options: Unpack[ProxyOptions]
+        self, num_classes: Classes, dim: Dim, alpha: Scale = 32.0, delta: Number = 0.1, **options: Unpack[ProxyOptions]
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        (self.alpha,) = require_positive(alpha=alpha)
-        self.delta = delta
+        self.alpha, self.delta = alpha, delta
 
     def held(self, labels: Tensor) -> Held:
         return super().held(labels)._replace(as_rows=True)
@@ -176,10 +185,3 @@ class ProxyAnchor(ProxyLoss):
         proxies = block.present.clamp(min=float(self.sample or 0)) if sampled else self.num_classes
         value = pull / block.present + push / proxies
         return Weighted(value, pos.mul_(-self.alpha / block.present), neg.mul_(self.alpha / proxies))
-
-
-def check_smoothing(label_smoothing: float) -> float:
-    """`label_smoothing`, or InputError unless it is a share of the target."""
-    if not 0 <= label_smoothing < 1:
-        raise InputError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing}.")
-    return label_smoothing

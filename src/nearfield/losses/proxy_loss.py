@@ -5,14 +5,14 @@ Axes: B queries of a block, C classes, D dims. See `nearfield.pairs` for what a 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
+from nearfield.losses.parameters import Classes, Count, Dim
+from nearfield.losses.registry import Params
 from nearfield.pairs import EngineOptions, Held, PairLoss, check_classes, finite, is_real, log_sum_exp
 from nearfield.pairs.mining import uniforms
 
@@ -20,7 +20,7 @@ from nearfield.pairs.mining import uniforms
 class ProxyOptions(EngineOptions, total=False):
     """Options that every proxy loss takes beside its own parameters."""
 
-    sample: int | None
+    sample: Count | None
     sparse: bool
 
 
@@ -32,31 +32,34 @@ class ProxyLoss(PairLoss):
     rows compared with, and an optimiser for sparse gradients (SGD, SparseAdam) steps only those.
     """
 
-    options: ClassVar[type] = ProxyOptions
     own_batch = True
     classes: Tensor
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
-        centers: int = 1,
+        num_classes: Classes,
+        dim: Dim,
+        centers: Count = 1,
         *,
-        sample: int | None = None,
+        sample: Count | None = None,
         sparse: bool = False,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        if num_classes < 1 or dim < 1:
-            raise InputError(f"num_classes and dim must be at least 1; got {num_classes} and {dim}.")
-        if centers < 1:
-            raise InputError(f"centers must be at least 1 for each class; got {centers}.")
-        if sample is not None and not 1 <= sample <= num_classes:
-            raise InputError(f"sample must be from 1 to num_classes = {num_classes}, or None for all; got {sample}.")
         self.num_classes, self.centers, self.sample, self.sparse = num_classes, centers, sample, sparse
         self.proxies = nn.Parameter(torch.empty(num_classes * centers, dim))  # the centers of a class are neighbours
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
         self.register_buffer("classes", torch.arange(num_classes).repeat_interleave(centers), persistent=False)
+
+    @staticmethod
+    def check_together(params: Params) -> None:
+        sample, num_classes = params.get("sample"), params["num_classes"]
+        if sample is not None and sample > num_classes:
+            raise InputError(f"sample must be at most num_classes = {num_classes}, or None for all; got {sample}.")
+
+    @staticmethod
+    def learned_numbers(params: Params) -> int:
+        return int(params["num_classes"] * params.get("centers", 1) * params["dim"])
 
     def held(self, labels: Tensor) -> Held:
         check_classes(labels, self.num_classes)
@@ -68,6 +71,10 @@ class ProxyLoss(PairLoss):
         rows = (chosen[:, None] * self.centers + torch.arange(self.centers, device=labels.device)).flatten()
         return Held(F.embedding(rows, self.proxies, sparse=self.sparse), self.classes[rows])
 
+    def choices(self, labels: Tensor) -> int:
+        """How many classes a batch with these labels is compared with in training."""
+        return max(self.sample or self.num_classes, len(labels.unique()))
+
     def _choose(self, labels: Tensor) -> Tensor:
         """The classes of the batch and random others, ascending."""
         every = torch.arange(self.num_classes, device=labels.device)
@@ -75,6 +82,11 @@ class ProxyLoss(PairLoss):
         luck[labels] = 2.0
         count = max(self.sample or 0, int((luck == 2.0).sum()))
         return luck.topk(count).indices.sort().values
+
+
+def within_batch(loss: nn.Module) -> bool:
+    """Whether the loss compares the items of a batch with each other and with nothing that it holds."""
+    return isinstance(loss, PairLoss) and not isinstance(loss, ProxyLoss)
 
 
 def cross_entropy(

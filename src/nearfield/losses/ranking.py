@@ -5,12 +5,15 @@ Axes: B queries of a block, P positives, N references, L bins. See `nearfield.pa
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import InputError, require_positive
+from nearfield.losses.parameters import Number, Scale, Weight
 from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_mask, log_sum_exp
 
@@ -24,6 +27,7 @@ from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, l
         "reality_check_cars": {"bins": 27},
         "reality_check_sop": {"bins": 16},
     },
+    plain={"sampler.name": "m_per_class"},
     sampler="fastap",
     recipe=OptimizerConfig(name="adam", lr=1e-5, head=10.0, weight_decay=0.0),
 )
@@ -44,10 +48,8 @@ class FastAP(PairLoss):
     needs = "positive"
     reduction = "usable"
 
-    def __init__(self, bins: int = 10, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, bins: Annotated[int, Field(ge=1, le=10**4)] = 10, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        if bins < 1:
-            raise InputError(f"bins must be at least 1; got {bins}.")
         self.bins = bins
 
     def weigh(self, block: Block) -> Weighted:
@@ -99,9 +101,9 @@ class SmoothAP(PairLoss):
     needs = "positive"
     reduction = "usable"
 
-    def __init__(self, temperature: float = 0.01, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, temperature: Scale = 0.01, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        (self.temperature,) = require_positive(temperature=temperature)
+        self.temperature = temperature
 
     def weigh(self, block: Block) -> Weighted:
         t, real = self.temperature, block.pos_mask
@@ -133,6 +135,7 @@ class SmoothAP(PairLoss):
     "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
     space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
+    plain={"method.params.temperature": 0.0},
     recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-5),
 )
 class RankedList(PairLoss):
@@ -152,10 +155,10 @@ class RankedList(PairLoss):
 
     def __init__(
         self,
-        alpha: float = 1.2,
-        margin: float = 0.4,
-        temperature: float = 10.0,
-        lam: float = 1.0,
+        alpha: Number = 1.2,
+        margin: Number = 0.4,
+        temperature: Weight = 10.0,
+        lam: Weight = 1.0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)

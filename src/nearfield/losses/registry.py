@@ -1,17 +1,24 @@
-"""Names for methods: what `nearfield methods` prints, what `losses.create` builds, what a search may vary."""
+"""One record per method, declared at its class by `@register(...)`: everything that is known about it.
+
+`nearfield methods` prints it, `losses.create` builds from it, training, search, bench and report ask it.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from torch import nn
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
-from nearfield.pairs.mining import miner
+from nearfield.losses.parameters import check_values, own_parameters, shown, validated
+from nearfield.losses.protocols import Learns
+from nearfield.pairs import PairLoss
+
+Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Real:
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole-number hyper-parameter to search between `low` and `high`, both included."""
+    """An integer hyper-parameter to search between `low` and `high`, both included."""
 
     low: int
     high: int
@@ -33,27 +40,66 @@ class Whole:
 
 @dataclass(frozen=True)
 class Method:
-    """A method by name: how to build it, where it comes from, and what may vary."""
+    """A method: its name, its class, and the facts that it was registered with."""
 
     name: str
     build: type[nn.Module]
     source: str
+    # how it is tuned and trained
     space: Mapping[str, Real | Whole] = field(default_factory=dict)
-    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    similarities: str = ""  # of S, P, N: what the Multi-Similarity paper (Table 1) says the weight of a negative uses
+    presets: Mapping[str, Params] = field(default_factory=dict)  # published settings by name
+    plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
     sampler: str = "m_per_class"
     recipe: OptimizerConfig | None = None  # the published optimiser, where there is one
+    # how it is built
+    members: str = ""  # of an ensemble: the parameter that holds the number of its networks
+    holds_head: bool = False  # whether it takes the backbone's features and embeds them itself
+    # General Pair Weighting (Multi-Similarity paper, Table 1)
+    similarities: str = ""  # of S, P, N: what the paper says that the weight of a negative depends on
+    disagreement: str = ""  # why a measurement finds others
+    table_params: Params = field(default_factory=dict)  # with which it is measured
+    by_cluster: bool = False  # whether its weights follow from a clustering, not from the similarities of a query
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The method's own parameters, without the options that all of its family share."""
-        signature = inspect.signature(self.build)
-        return {n: p for n, p in signature.parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        return own_parameters(self.build)
+
+    @property
+    def needs(self) -> list[str]:
+        """The parameters without a default: what it must know about the data."""
+        return [name for name, p in self.parameters.items() if p.default is p.empty]
 
     @property
     def idea(self) -> str:
         """The method's docstring."""
         return inspect.cleandoc(self.build.__doc__ or "")
+
+    @property
+    def where(self) -> str:
+        """File and line of the class."""
+        try:
+            return f"{inspect.getsourcefile(self.build)}:{inspect.getsourcelines(self.build)[1]}"
+        except (OSError, TypeError):  # a class that was not read from a file
+            return self.build.__module__
+
+    @property
+    def within_batch(self) -> bool:
+        """Whether it is a loss over pairs of a batch's items, with nothing learned to compare them with."""
+        return issubclass(self.build, PairLoss) and "dim" not in self.parameters
+
+    @property
+    def takes_references(self) -> bool:
+        """Whether it can compare a batch with other references, such as a memory of earlier embeddings."""
+        return issubclass(self.build, PairLoss) and not self.build.own_batch
+
+    def networks(self, params: Params) -> int:
+        """How many networks it trains, with all these parameters; 1 unless it is an ensemble."""
+        return int(params[self.members]) if self.members else 1
+
+    def learned_numbers(self, params: Params) -> int:
+        """How many numbers it learns besides the network, with all these parameters."""
+        return self.build.learned_numbers(params) if issubclass(self.build, Learns) else 0
 
 
 _METHODS: dict[str, Method] = {}
@@ -65,9 +111,9 @@ def register(name: str, source: str, **facts: Any) -> Callable[[_Loss], _Loss]:
 
     def add(build: _Loss) -> _Loss:
         if name in _METHODS:
-            raise InputError(f"method {name!r} is registered twice; choose another name.")
+            raise InputError(f"the method {name!r} is already registered; choose another name.")
         _METHODS[name] = Method(name, build, source, **facts)
-        return build
+        return validated(name)(build)
 
     return add
 
@@ -78,32 +124,20 @@ def names() -> list[str]:
 
 
 def method(name: str) -> Method:
-    """The method called `name`; InputError naming the nearest if there is none."""
-    if name not in _METHODS:
-        raise InputError(f"there is no method {name!r}; {nearest(name, _METHODS)}")
+    """The method called `name`; InputError naming the nearest if it is unknown."""
+    if not isinstance(name, str) or name not in _METHODS:
+        raise InputError(f"unknown method {shown(name)}; {nearest(shown(name), _METHODS)}")
     return _METHODS[name]
+
+
+def check_params(name: str, params: Params) -> dict[str, Any]:
+    """All parameters of the method `name`, defaults filled in; InputError unless `params` are valid. Builds nothing."""
+    return check_values(name, method(name).build, params)
 
 
 def create(name: str, *, preset: str | None = None, **params: Any) -> nn.Module:
     """Build the method `name`; `preset` fills in a published setting, `params` override it; a miner may be a name."""
     found = method(name)
-    if preset is not None and preset not in found.presets:
-        raise InputError(f"{name} has no preset {preset!r}; {nearest(preset, found.presets)}")
-    params = {**(found.presets[preset] if preset else {}), **params}
-    valid = _accepted(found)
-    for key in params:
-        if key not in valid:
-            raise InputError(f"{name} has no parameter {key!r}; {nearest(key, valid)}")
-    missing = [n for n, p in found.parameters.items() if p.default is p.empty and n not in params]
-    if missing:
-        raise InputError(f"{name} needs {' and '.join(missing)}; give {missing[0]}=... to create().")
-    if params.get("miner") is not None:
-        params["miner"] = miner(params["miner"])
-    return found.build(**params)
-
-
-def _accepted(found: Method) -> set[str]:
-    """Keyword names that the method takes: its own, and the engine's if it passes them on."""
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(found.build).parameters.values())
-    shared = getattr(found.build, "options", None) if open_ended else None
-    return set(found.parameters) | (set(get_type_hints(shared)) if shared else set())
+    if preset is not None and preset not in list(found.presets):
+        raise InputError(f"{name} has no preset {shown(preset)}; {nearest(shown(preset), found.presets)}")
+    return found.build(**{**(found.presets[preset] if preset else {}), **params})

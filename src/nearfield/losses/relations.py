@@ -6,19 +6,21 @@ Axes: M items of a batch, K branches, F features of the backbone, f = F / K of a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.losses.ensembles import fitting, last_counts
-from nearfield.losses.proxy_loss import ProxyLoss
-from nearfield.losses.registry import Real, create, register
-from nearfield.pairs import EngineOptions, PairLoss, check_labels, check_vectors
+from nearfield.losses.bases import base_params_of, build_base, check_base, forms_pairs, learned_by_base
+from nearfield.losses.parameters import Classes, Count, Dim, Weight
+from nearfield.losses.protocols import Counted
+from nearfield.losses.registry import Params, Real, register
+from nearfield.pairs import EngineOptions, check_labels, check_vectors
 
 
 class Views(NamedTuple):
@@ -41,8 +43,6 @@ class RelationalEmbedder(nn.Module):
 
     def __init__(self, features: int, dim: int, branches: int) -> None:
         super().__init__()
-        if branches < 1 or features % branches or dim % branches:
-            raise InputError(f"features and dim must be multiples of branches; got {features}, {dim} and {branches}.")
         wide, narrow = features // branches, dim // branches
         self.branches = branches
 
@@ -56,6 +56,13 @@ class RelationalEmbedder(nn.Module):
         with torch.no_grad():
             self.output.weight.copy_(torch.eye(narrow, 2 * narrow))
             self.output.bias.zero_()
+
+    @staticmethod
+    def learned_numbers(features: int, dim: int, branches: int) -> int:
+        """How many weights there are."""
+        wide, narrow = features // branches, dim // branches
+        in_branch = 4 * wide * narrow + narrow + wide  # node, decoder, source, target
+        return branches * in_branch + (narrow + 1) + (2 * narrow + 1) * narrow
 
     def look(self, features: Tensor) -> Views:
         """Nodes, reconstruction errors, relations and embedding of `features` (M, F)."""
@@ -89,6 +96,7 @@ def _each(layers: nn.ModuleList, parts: Tensor) -> Tensor:
         "margin": {"base": "margin"},
         "cosface": {"base": "cosface"},
     },
+    holds_head=True,
     sampler="shuffle",
     recipe=OptimizerConfig(lr=5e-5, head=20.0, loss_lr=1e-2, weight_decay=1e-4),
 )
@@ -107,38 +115,54 @@ class DRML(nn.Module):
     are linear; the weights for other base losses; branches of equal size at other dims.
     """
 
-    options: ClassVar[type] = EngineOptions
     constant_weights: ClassVar[bool] = True  # detached inputs and targets: the gradient is no derivative
 
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
+        num_classes: Classes,
+        dim: Dim,
         base: str = "proxy_anchor",
         base_params: Mapping[str, Any] | None = None,
-        branches: int = 4,
-        features: int | None = None,
-        emb_weight: float = 10.0,
-        rec_weight: float = 1.0,
+        branches: Annotated[int, Field(ge=1, le=1024)] = 4,
+        features: Count | None = None,
+        emb_weight: Weight = 10.0,
+        rec_weight: Weight = 1.0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__()
         self.features = dim if features is None else features
         self.embedder = RelationalEmbedder(self.features, dim, branches)
         self.emb_weight, self.rec_weight = emb_weight, rec_weight
+        self.fewest = 2 if forms_pairs(base) else 1  # items that a branch needs
 
         def base_loss(size: int) -> nn.Module:
-            return create(
-                base, **fitting(base, {"num_classes": num_classes, "dim": size, **(base_params or {}), **engine})
-            )
+            return build_base(base, base_params_of(base, num_classes, size, base_params, engine))
 
         self.parts = nn.ModuleList([base_loss(dim // branches) for _ in range(branches)])
         self.whole = base_loss(dim)
 
+    @staticmethod
+    def check_together(params: Params) -> None:
+        features, dim, branches = params["features"] or params["dim"], params["dim"], params["branches"]
+        if features % branches or dim % branches:
+            raise InputError(f"features and dim must be multiples of branches; got {features}, {dim} and {branches}.")
+        for size in (dim // branches, dim):
+            check_base(params["base"], DRML._base_params(params, size))
+
+    @staticmethod
+    def learned_numbers(params: Params) -> int:
+        features, dim, branches = params["features"] or params["dim"], params["dim"], params["branches"]
+        each, whole = (learned_by_base(params["base"], DRML._base_params(params, s)) for s in (dim // branches, dim))
+        return int(RelationalEmbedder.learned_numbers(features, dim, branches) + branches * each + whole)
+
+    @staticmethod
+    def _base_params(params: Params, size: int) -> dict[str, Any]:
+        return base_params_of(params["base"], params["num_classes"], size, params["base_params"], params)
+
     @property
     def last(self) -> dict[str, int]:
         """What the loss of the embedding counted."""
-        return last_counts(self.whole)
+        return self.whole.last if isinstance(self.whole, Counted) else {}
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """The loss of the backbone's features (M, F); a 0-dim tensor."""
@@ -153,7 +177,6 @@ class DRML(nn.Module):
             total = total + self.rec_weight * views.errors.mean()
             for k, part in enumerate(self.parts):
                 mine = branch == k
-                fewest = 2 if isinstance(part, PairLoss) and not isinstance(part, ProxyLoss) else 1
-                if int(mine.sum()) >= fewest:
+                if int(mine.sum()) >= self.fewest:
                     total = total + part(views.nodes[mine, k], labels[mine])
         return total.to(torch.promote_types(features.dtype, torch.float32))

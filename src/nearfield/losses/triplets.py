@@ -6,22 +6,23 @@ Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.errors import require_one_of
+from nearfield.losses.parameters import Number, Seed
+from nearfield.losses.protocols import Idle
 from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_mask
 from nearfield.pairs.mining import uniforms
 
 FEW = 8  # up to so many positives a loop over them beats bisection
 
-DISTANCES = ("euclidean", "cosine", "sqeuclidean", "snr")
-MINING = ("all", "hard", "semihard", "facenet", "pml", "semihard_random", "semihard_drop")
+Distance = Literal["euclidean", "cosine", "sqeuclidean", "snr"]
+Mining = Literal["all", "hard", "semihard", "facenet", "pml", "semihard_random", "semihard_drop"]
 
 
 @register(
@@ -37,6 +38,7 @@ MINING = ("all", "hard", "semihard", "facenet", "pml", "semihard_random", "semih
         "reality_check_sop": {"margin": 0.0451},
     },
     similarities="P",
+    table_params={"distance": "cosine", "reduction": "all"},  # a count of active triplets would couple all weights
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Triplet(PairLoss):
@@ -54,22 +56,23 @@ class Triplet(PairLoss):
     the weight of a negative the number of positives that it violates, and both are counts in sorted order.
     """
 
+    reduction = "terms"
+
     def __init__(
         self,
-        margin: float = 0.1,
-        mining: str = "all",
-        distance: str = "euclidean",
-        reduction: str = "active",
-        seed: int = 0,
+        margin: Number = 0.1,
+        mining: Mining = "all",
+        distance: Distance = "euclidean",
+        reduction: Literal["active", "all"] = "active",
+        seed: Seed = 0,
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        self.margin, self.seed = margin, seed
-        self.mining = require_one_of("mining", mining, MINING)
-        self.over = require_one_of("reduction", reduction, ("active", "all"))
-        require_one_of("distance", distance, DISTANCES)
-        self.measure = "dot" if distance == "cosine" else distance  # type: ignore[assignment]
-        self.reduction = "terms"
+        self.margin, self.mining, self.over, self.seed = margin, mining, reduction, seed
+        self.measure = "dot" if distance == "cosine" else distance
+
+    def idle(self, labels: Tensor) -> Idle:
+        return Idle("margin", self.margin)
 
     def weigh(self, block: Block) -> Weighted:
         sign = 1.0 if block.far > 0 else -1.0  # D = -S for similarities

@@ -55,29 +55,25 @@ def _settings(method: MethodResult) -> dict[str, Any]:
 
 
 def _loss(method: MethodResult) -> Any | None:
-    """The method's loss if it is a pair loss over a batch, set up as in `nearfield weights`."""
-    from nearfield import losses
-    from nearfield.inspection.pair_weighting import TABLE_PARAMS
-    from nearfield.pairs import PairLoss
+    """The method's loss if it is one over the pairs of a batch, as `nearfield weights` draws it."""
+    from nearfield.inspection.pair_weighting import table_loss
 
     try:
-        known = losses.method(method.name)
-        if not issubclass(known.build, PairLoss) or "dim" in known.parameters:
-            return None
-        return losses.create(method.name, **{**TABLE_PARAMS.get(method.name, {}), **_settings(method)}).eval()
-    except NearfieldError:  # not registered here, or parameters of another version
+        return table_loss(method.name, _settings(method))
+    except NearfieldError:  # not registered here, or with parameters of another version
         return None
 
 
 def _measure(loss: Any, method: MethodResult, embeddings: NDArray[Any], labels: Integers) -> Arrays:
     import torch
 
-    from nearfield.inspection.pair_weighting import BY_CLUSTER, similarity_types, weight_curves
+    from nearfield import losses
+    from nearfield.inspection.pair_weighting import similarity_types, weight_curves
     from nearfield.pairs import pair_weights
 
     batch = torch.from_numpy(embeddings.astype(np.float64))
     arrays = {"batch": pair_weights(loss, batch, torch.from_numpy(labels)).numpy(), "types": np.array("")}
-    if method.name not in BY_CLUSTER:
+    if not losses.method(method.name).by_cluster:
         for kind, curves in weight_curves(loss, POINTS).items():
             arrays["similarity"] = curves[0][1].numpy()
             arrays[kind] = torch.stack([w for _, _, w in curves]).numpy()  # (3, T)
@@ -87,13 +83,13 @@ def _measure(loss: Any, method: MethodResult, embeddings: NDArray[Any], labels: 
 
 def _facts(method: MethodResult) -> dict[str, Any]:
     from nearfield import losses
-    from nearfield.inspection.pair_weighting import DISAGREEMENTS
 
+    known = losses.method(method.name)
     settings = {key: str(value) for key, value in _settings(method).items()}
     return {
         "settings": settings,
-        "paper": losses.method(method.name).similarities,
-        "note": DISAGREEMENTS.get(method.name, ""),
+        "paper": known.similarities,
+        "note": known.disagreement,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from nearfield import losses
 from nearfield.config import RunConfig
 from nearfield.errors import InputError
-from nearfield.losses.ensembles import DREML
 from nearfield.losses.memory import CrossBatchMemory
+from nearfield.losses.protocols import Ensembled, HoldsHead
 from nearfield.models import EmbeddingModel, build_model, embed
 from nearfield.models.build import start_from_pca
 from nearfield.models.embed_images import Rows
-from nearfield.pairs import PairLoss
 from nearfield.samplers import BatchSampler
 from nearfield.samplers import build_sampler as sampler_by_name
 
-ANY_CLASSES = 1000  # as many as any method needs, where a loss is built only to be looked at
+MOST_CLASSES = 2**31 - 1  # stands for the number of classes while the data are not known
 
 
 class Learner(NamedTuple):
@@ -32,10 +31,16 @@ class Learner(NamedTuple):
 
 
 def check_method(config: RunConfig) -> None:
-    """InputError if the method or its parameters do not exist."""
-    loss = build_loss(config, ANY_CLASSES)
-    if config.member is not None and not (isinstance(loss, DREML) and 0 <= config.member < loss.members):
-        raise InputError(f"member is for ensembles, and counts from 0; {config.method.name} has no {config.member}.")
+    """InputError unless the method exists and its parameters, `member` and `memory` fit it. Builds nothing."""
+    method, name = losses.method(config.method.name), config.method.name
+    members = ensemble_size(config)
+    if config.member is not None and not (method.members and config.member < members):
+        raise InputError(f"member is for ensembles, and counts from 0; {name} has no {config.member}.")
+    if config.memory is not None and not method.takes_references:
+        raise InputError(
+            f"`memory` requires a pair loss that compares with references, but {name} is not one; got {config.memory}. "
+            "Remove `memory` from the configuration."
+        )
 
 
 def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> BatchSampler:
@@ -58,16 +63,13 @@ def build_learner(
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
     if config.model.init == "pca" and features is None and images is not None:
         start_from_pca(model, embed(_Features(model), images, batch_size=64))
-    loss = build_loss(config, num_classes, model.num_features)
-    if isinstance(loss, DREML):
-        loss = loss.member(config.member or 0)
-    embedder = getattr(loss, "embedder", None)
-    if embedder is not None:
-        model.head = embedder
+    method, loss = losses.method(config.method.name), build_loss(config, num_classes, model.num_features)
+    if method.members:
+        loss = cast(Ensembled, loss).member(config.member or 0)
+    if method.holds_head:
+        model.head = cast(HoldsHead, loss).embedder
         return Learner(model, loss, model.features)
     if config.memory is not None:
-        if not isinstance(loss, PairLoss):
-            raise InputError(f"memory is for losses over pairs; {config.method.name} is none. Leave it out.")
         loss = CrossBatchMemory(loss, config.memory, config.model.dim)
     return Learner(model, loss, model)
 
@@ -84,19 +86,24 @@ class _Features(nn.Module):
 
 
 def build_loss(config: RunConfig, num_classes: int, features: int | None = None) -> nn.Module:
-    """The method's loss; what it must know of the data is filled in, its parameters depend on the seed alone."""
-    needed = losses.method(config.method.name).parameters
-    known: dict[str, Any] = {"num_classes": num_classes, "dim": config.model.dim, "features": features}
-    given = {name: value for name, value in known.items() if name in needed}
+    """The method's loss; what it learns starts from numbers that depend on the seed alone."""
+    params = loss_params(config, num_classes, features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return losses.create(config.method.name, **{**given, **config.method.params})
+        return losses.create(config.method.name, **params)
+
+
+def loss_params(config: RunConfig, num_classes: int, features: int | None = None) -> dict[str, Any]:
+    """All parameters of the method, checked: the configuration's, defaults, and what it must know about the data."""
+    name = config.method.name
+    known: dict[str, Any] = {"num_classes": num_classes, "dim": config.model.dim, "features": features}
+    given = {key: value for key, value in known.items() if key in losses.method(name).parameters}
+    return losses.check_params(name, {**given, **config.method.params})
 
 
 def ensemble_size(config: RunConfig) -> int:
-    """Members that the method trains; 1 if it is no ensemble."""
-    loss = build_loss(config, ANY_CLASSES)
-    return loss.members if isinstance(loss, DREML) else 1
+    """How many networks the method trains; 1 unless it is an ensemble."""
+    return losses.method(config.method.name).networks(loss_params(config, MOST_CLASSES))
 
 
 def run_seed(config: RunConfig) -> int:

@@ -14,12 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearfield.losses.neighbourhood import NTXent, SupCon
-from nearfield.losses.pairwise import SNR, Contrastive
-from nearfield.losses.proxies import ProxyNCA, ProxySoftmax
-from nearfield.losses.proxy_loss import ProxyLoss
-from nearfield.losses.triplets import Triplet
-from nearfield.pairs import PairLoss
+from nearfield.losses.protocols import Counted, Idles
+from nearfield.losses.proxy_loss import within_batch
 
 LOOK_EVERY = 10  # steps between two looks: neighbouring steps tell the same, and so a look costs under 1 % of them
 WINDOW = 8  # looks that must agree: one batch says nothing, and a network that starts flat needs some steps
@@ -97,7 +93,7 @@ class Doctor:
             if len(self._seen.get("first_norm", ())) < WINDOW:
                 self._see(first_norm=norm)
             self._watch_parameters()
-        return self._diagnose(step, embeddings.shape[1])
+        return self._diagnose(step, embeddings.shape[1], labels)
 
     def look_at_scores(self, step: int, score: float) -> list[Finding]:
         """What a validation score, the higher the better and 1 at most, shows beside the earlier ones."""
@@ -127,13 +123,13 @@ class Doctor:
         for name, value in values.items():
             self._seen[name] = [*self._seen.get(name, ()), math.inf if math.isnan(value) else value][-WINDOW:]
 
-    def _diagnose(self, step: int, dim: int) -> list[Finding]:
+    def _diagnose(self, step: int, dim: int, labels: Tensor) -> list[Finding]:
         known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         params = [(name, p) for name, p in self.loss.named_parameters() if p.requires_grad]
         untrained = [name for name, p in params if id(p) not in known or self._params[name][1] >= WINDOW]
         full = {name: values for name, values in self._seen.items() if len(values) == WINDOW}
         usual = {name: median(full[name]) if name in full else math.nan for name in (*self._seen, "active")}
-        norm, idle = usual["norm"], "margin" if isinstance(self.loss, Triplet | Contrastive | SNR) else "log_n"
+        norm, idle = usual["norm"], self.loss.idle(labels).cause if isinstance(self.loss, Idles) else "log_n"
         causes = {  # NaN, of what was not seen often enough, is neither above nor below anything
             "untrained": bool(untrained),
             "no_positives": usual["lonely"] > LONELY,
@@ -175,26 +171,12 @@ def shape(embeddings: Tensor) -> tuple[float, float]:
 
 def lonely(loss: nn.Module, labels: Tensor) -> float:
     """Share of anchors without a positive: in the batch, unless the loss compares with something else too."""
-    if isinstance(loss, PairLoss) and not isinstance(loss, ProxyLoss):
+    if within_batch(loss):
         return float((labels.unique(return_counts=True)[1] == 1).sum()) / len(labels)
-    last: dict[str, int] = getattr(getattr(loss, "loss", loss), "last", {})  # `loss.loss` is what a memory wraps
+    last = loss.last if isinstance(loss, Counted) else {}
     return last.get("unusable_anchors", 0) / max(1, last.get("anchors", 1))
 
 
 def idle_value(loss: nn.Module, labels: Tensor) -> float | None:
     """What a loss is when all pairs look alike: its margin, or the log of the number of choices; None if unknown."""
-    counts = labels.unique(return_counts=True)[1].double()
-    same = float(counts.square().sum()) / len(labels)  # positives of an item on average, and itself
-    if isinstance(loss, Triplet):
-        return loss.margin
-    if isinstance(loss, SNR) or (isinstance(loss, Contrastive) and loss.form == "hinge"):
-        return loss.neg_margin
-    if isinstance(loss, Contrastive):
-        push = loss.neg_margin**2 if loss.form == "hadsell" else max(0.0, 1 - loss.lam)
-        return (len(labels) - same) * push - (same - 1) * (loss.form == "cosine")
-    if isinstance(loss, ProxySoftmax | ProxyNCA):
-        choices = max(loss.sample or loss.num_classes, len(counts))
-        return math.log(max(1, choices - (isinstance(loss, ProxyNCA) and loss.form == "strict")))
-    if isinstance(loss, SupCon | NTXent):
-        return math.log(max(1.0, len(labels) - 1 if isinstance(loss, SupCon) else len(labels) - same + 1))
-    return None
+    return loss.idle(labels).value if isinstance(loss, Idles) else None
