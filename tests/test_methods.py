@@ -1,0 +1,320 @@
+"""One record per method: what it says is true of the loss, and its parameters are checked before anything is built.
+
+Axes: N items, D dims, C classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic.fields import FieldInfo
+from torch import nn
+
+from nearfield import losses
+from nearfield.bench.search import apply
+from nearfield.config import RunConfig
+from nearfield.errors import InputError
+from nearfield.losses.ensembles import DREML
+from nearfield.losses.parameters import LARGE, rules_of, validated
+from nearfield.losses.protocols import Counted, Idles
+from nearfield.losses.registry import Method, register
+from nearfield.losses.triplets import Triplet
+from nearfield.pairs import PairLoss
+from nearfield.training import build
+
+C, D, N = 6, 8, 24
+X = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(N) // 4
+SIZES = {"num_classes", "dim", "members", "meta_classes", "centers", "branches", "features", "sample"}
+each_method = pytest.mark.parametrize("name", losses.names())
+
+
+def needed(name: str, **params: Any) -> dict[str, Any]:
+    return {**{key: {"num_classes": C, "dim": D}[key] for key in losses.method(name).needs}, **params}
+
+
+def settings_of(method: Method) -> list[dict[str, Any]]:
+    """The defaults, every preset, and other settings that change what is learned."""
+    more = {
+        "margin": [{"num_classes": C}],
+        "dreml": [{"base": base} for base in ("triplet", "soft_triple", "margin")],
+        "drml": [{"features": 12}, {"base": "npairs_angular"}, {"branches": 2, "base": "soft_triple"}],
+        "soft_triple": [{"centers": 3}],
+    }
+    found = [{}, *map(dict, method.presets.values()), *more.get(method.name, [])]
+    sizes = [{"dim": p["members"] * min(C, p["meta_classes"])} if "members" in p else {} for p in found]
+    return [needed(method.name, **{**p, **size}) for p, size in zip(found, sizes, strict=True)]
+
+
+# ---------------------------------------------------------------------------------------------------- the record
+
+
+@each_method
+def test_the_record_counts_what_is_learned(name: str) -> None:
+    method = losses.method(name)
+    for params in settings_of(method):
+        loss = losses.create(name, **params)
+        actual = sum(p.numel() for p in loss.parameters() if p.requires_grad)
+        assert method.learned_numbers(losses.check_params(name, params)) == actual, params
+
+
+@each_method
+def test_the_record_agrees_with_the_loss(name: str) -> None:
+    method, loss = losses.method(name), losses.create(name, **needed(name))
+    assert method.holds_head == hasattr(loss, "embedder")
+    assert bool(method.members) == isinstance(loss, DREML)
+    assert method.networks(losses.check_params(name, needed(name))) == getattr(loss, "members", 1)
+    assert isinstance(loss, Counted)
+    if method.takes_references:
+        assert isinstance(loss, PairLoss)
+        loss(X, LABELS, X.flip(0), LABELS.flip(0))
+    assert set(method.table_params) <= set(method.parameters)
+    assert not method.disagreement or method.similarities
+
+
+@each_method
+def test_the_plain_setting_is_another_valid_run(name: str) -> None:
+    start = RunConfig(method={"name": name})
+    plain = losses.method(name).plain
+    assert all(build.loss_params(apply(start, {key: value}), C) for key, value in plain.items())
+    assert not plain or apply(start, dict(plain)) != start
+
+
+@each_method
+def test_a_method_says_where_it_is_defined(name: str) -> None:
+    method = losses.method(name)
+    path, line = method.where.rsplit(":", 1)
+    lines = Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
+    assert lines[0].startswith("@register(")
+    assert next(text for text in lines if text.startswith("class ")).startswith(f"class {method.build.__name__}(")
+
+
+def test_a_class_without_a_file_names_its_module() -> None:
+    built = type("Dynamic", (nn.Module,), {})
+    assert Method("dynamic", built, "nowhere").where == __name__
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(InputError, match="'triplet' is already registered; choose another name"):
+        register("triplet", "a second one")(nn.Module)
+
+
+def test_a_run_is_checked_without_building_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*_: Any, **__: Any) -> None:
+        raise AssertionError("a loss was built")
+
+    monkeypatch.setattr(nn.Module, "__init__", no)
+    for name in losses.names():
+        build.check_method(RunConfig(method={"name": name}))
+        assert build.ensemble_size(RunConfig(method={"name": name})) == (4 if name == "dreml" else 1)
+    sampled = {"name": "cosface", "params": {"sample": 5000}}  # more than stand-ins for the data's classes used to be
+    build.check_method(RunConfig(method=sampled))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"method": {"name": "tripelt"}}, "unknown method 'tripelt'; did you mean 'triplet'"),
+        ({"method": {"name": "triplet", "params": {"margin": "x"}}}, "triplet: margin must be a valid number; got 'x'"),
+        ({"method": {"name": "dreml", "params": {"members": 3}}}, "dim must be a multiple of members; got 64 and 3"),
+        ({"method": {"name": "dreml", "params": {"base": "nac"}}}, "unknown method 'nac'; did you mean 'nca'"),
+        ({"method": {"name": "drml", "params": {"base_params": {"alpha": 0.0}}}}, "proxy_anchor: alpha must be at le"),
+        ({"method": {"name": "drml", "params": {"branches": 5}}}, "multiples of branches; got 64, 64 and 5"),
+        ({"method": {"name": "lifted", "params": {"miner": "hard"}}}, "lifted counts a pair from both.*remove miner"),
+        ({"method": {"name": "triplet"}, "member": 0}, "member is for ensembles.*triplet has no 0"),
+        ({"method": {"name": "dreml"}, "member": 4}, "member is for ensembles.*dreml has no 4"),
+        ({"method": {"name": "proxy_nca"}, "memory": 64}, "`memory` requires a pair loss.*proxy_nca is not.*got 64"),
+        ({"method": {"name": "lifted"}, "memory": 64}, "`memory` requires.*Remove `memory` from the configuration"),
+    ],
+)
+def test_a_run_that_does_not_fit_its_method_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build.check_method(RunConfig.model_validate(config))
+
+
+@pytest.mark.parametrize("name", [n for n in losses.names() if issubclass(losses.method(n).build, Idles)])
+def test_an_idle_value_is_finite_for_any_labels(name: str) -> None:
+    loss = losses.create(name, **needed(name))
+    assert isinstance(loss, Idles)
+    for labels in (LABELS, torch.arange(2), torch.zeros(5, dtype=torch.int64)):
+        assert math.isfinite(loss.idle(labels).value)
+
+
+# ------------------------------------------------------------------------------------------------- the parameters
+
+
+HOSTILE: tuple[Any, ...] = (
+    None, True, False, "x", "", "nan", "0.5", b"x", [], [1], (1, 2), {}, {"a": 1}, {1: 2}, object(), math.nan, math.inf,
+    -math.inf, -1, -0.5, 0, 0.0, 1, 2, 5e-324, 1e-300, 1e300, 2**31, 2**63, 10**30, -(10**30), 10**400, 10**5000, 1.5,
+    3 + 1j, Decimal("NaN"), torch.tensor(math.nan), torch.zeros(2), np.float32(0.5), np.int64(3), np.float64("nan"),
+)  # fmt: skip
+
+
+def run(name: str, params: dict[str, Any]) -> None:
+    """Build and call the loss: either it is refused in words, or value and gradient are finite."""
+    x = X.clone().requires_grad_()
+    try:
+        loss = losses.create(name, **params)
+        value = loss(x, LABELS)
+        value.backward()
+    except InputError:
+        return
+    assert bool(value.isfinite()), params
+    assert bool(x.grad.isfinite().all()), params  # type: ignore[union-attr]
+
+
+def keys_of(name: str) -> list[str]:
+    return [key for key in rules_of(losses.method(name).build) if key != "compile"]  # compiling takes long
+
+
+@each_method
+def test_every_parameter_refuses_hostile_values_or_works(name: str) -> None:
+    for key in keys_of(name):
+        for value in HOSTILE:
+            run(name, needed(name, **{key: value}))
+    for value in HOSTILE:
+        if not isinstance(value, bool):
+            with pytest.raises(InputError, match="compile must be a valid boolean"):
+                losses.create(name, **needed(name, compile=value))
+
+
+def ends(hint: Any) -> list[float]:
+    """The ends of a declared range, or the last numbers inside where they are excluded."""
+    rules = [rule for note in get_args(hint) if isinstance(note, FieldInfo) for rule in note.metadata]
+    found: list[float] = []
+    for rule in rules:
+        whole = get_args(hint)[0] is int
+        if isinstance(rule, Ge):
+            found.append(rule.ge)
+        elif isinstance(rule, Le):
+            found.append(rule.le)
+        elif isinstance(rule, Gt):
+            found.append(math.nextafter(rule.gt, math.inf))
+        elif isinstance(rule, Lt):
+            found.append(rule.lt - 1 if whole else math.nextafter(rule.lt, -math.inf))
+    return found
+
+
+@each_method
+def test_losses_are_finite_at_the_ends_of_every_range(name: str) -> None:
+    for key, rule in rules_of(losses.method(name).build).items():
+        for hint in (rule.hint, *get_args(rule.hint)):
+            for value in ends(hint):
+                if key not in SIZES:
+                    losses.check_params(name, needed(name, **{key: value}))  # not refused
+                if key not in SIZES or value == 1:  # the largest would not fit into memory
+                    run(name, needed(name, **{key: value}))
+
+
+@each_method
+def test_every_number_has_a_declared_range(name: str) -> None:
+    for key, rule in rules_of(losses.method(name).build).items():
+        hints = (rule.hint, *get_args(rule.hint))
+        assert float not in hints or len(ends(rule.hint)) == 2 or any(len(ends(h)) == 2 for h in hints), key
+
+
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(max_size=5),
+    st.floats(),
+    st.sampled_from([-LARGE, 0.0, 1 / LARGE, LARGE]),
+    st.integers(-40, 40),
+    st.integers(min_value=2**31),
+    st.integers(max_value=-(2**31)),
+    st.complex_numbers(),
+    st.lists(st.floats(), max_size=2),
+    st.dictionaries(st.text(max_size=4), st.floats() | st.text(max_size=3), max_size=2),
+)
+
+
+@each_method
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_any_parameters_are_refused_or_work_together(name: str, data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(keys_of(name)), min_size=1, max_size=3, unique=True))
+    run(name, needed(name, **{key: data.draw(junk, label=key) for key in chosen}))
+
+
+@each_method
+def test_a_class_and_its_name_apply_one_rule(name: str) -> None:
+    """Also by place, and for arguments that are missing or unknown."""
+    method = losses.method(name)
+    for params in ({"nodse": 1}, {next(iter(method.parameters)): "x"}, {"block_rows": "x"}):
+        found = []
+        for attempt in (losses.create, lambda name, **given: losses.method(name).build(**given)):
+            with pytest.raises(InputError) as caught:
+                attempt(name, **needed(name, **params))
+            found.append(str(caught.value))
+        assert found[0] == found[1]
+        assert found[0].startswith(name)
+    first = next(iter(method.parameters))
+    with pytest.raises(InputError, match=f"{name}: {first} must be"):
+        method.build("x", *[D] * (len(method.needs) - 1))
+    if method.needs:
+        with pytest.raises(InputError, match=f"{name} needs {' and '.join(method.needs)}"):
+            method.build()
+
+
+def test_arguments_by_place_are_the_same_loss() -> None:
+    by_place, by_name = Triplet(0.3, "hard"), losses.create("triplet", margin=0.3, mining="hard")
+    assert torch.equal(by_place(X, LABELS), by_name(X, LABELS))
+    assert list(inspect.signature(Triplet).parameters)[:2] == ["margin", "mining"]  # the constructor's own
+    with pytest.raises(TypeError, match="too many positional"):
+        Triplet(0.3, "hard", "cosine", "all", 0, 1)
+    with pytest.raises(TypeError, match="multiple values"):
+        Triplet(0.3, margin=0.4)
+
+
+def test_messages_name_method_parameter_rule_value_and_remedy() -> None:
+    for params, message in [
+        ({"margin": None}, "triplet: margin must be a valid number; got None. The default is 0.1."),
+        ({"margin": math.inf}, "triplet: margin must be a finite number; got inf. The default is 0.1."),
+        ({"margin": 1e7}, "triplet: margin must be at most 1000000; got 10000000.0. The default is 0.1."),
+        ({"mining": "hrad"}, "got 'hrad'. Did you mean 'hard'?"),
+        ({"mining": 3}, "got 3. Valid: all, facenet, hard, pml, semihard, semihard_drop, semihard_random."),
+        ({"seed": True}, "triplet: seed must be a valid integer; got True. The default is 0."),
+        ({"normalize": 1}, "triplet: normalize must be a valid boolean; got 1. Leave it out for the default."),
+        ({"margin": 10**5000}, "triplet: margin must be a valid number; got a value of type int."),
+        ({"margin": "x" * 99}, f"got '{'x' * 56}.... The default is 0.1."),
+    ]:
+        with pytest.raises(InputError) as caught:
+            losses.create("triplet", **params)
+        assert message in str(caught.value)
+    with pytest.raises(InputError, match=r"dreml: base_params, 1, \[key\] must be a valid string; got \{1: 2\}"):
+        losses.create("dreml", num_classes=C, dim=D, base_params={1: 2})
+    for wrong in ([], 10**5000, None):
+        with pytest.raises(InputError, match="unknown method"):
+            losses.create(wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(InputError, match="triplet has no preset"):
+                losses.create("triplet", preset=wrong)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    loss = losses.create("proxy_softmax", num_classes=np.int64(C), dim=np.int32(D), temperature=np.float32(0.5))
+    assert (loss.num_classes, loss.temperature) == (C, 0.5)
+    with pytest.raises(InputError, match="num_classes must be a valid integer"):
+        losses.create("proxy_softmax", num_classes=np.float64(C), dim=D)
+    with pytest.raises(InputError, match="temperature must be a valid number"):
+        losses.create("proxy_softmax", num_classes=C, dim=D, temperature=np.bool_(True))
+
+
+def test_parameters_without_annotations_accept_anything() -> None:
+    class Anything(nn.Module):
+        def __init__(self, what, how=None) -> None:  # type: ignore[no-untyped-def]
+            super().__init__()
+            self.what, self.how = what, how
+
+    built = validated("anything")(Anything)([1], how=object)
+    assert (built.what, built.how) == ([1], object)
