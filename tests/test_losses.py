@@ -464,6 +464,51 @@ def test_npairs_angular_equals_reference(batch: str, params: Params) -> None:
     close(found.queries, x.grad)
 
 
+# ---------------------------------------------------------------------------------------------- limits of arithmetic
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("bins", [1, 10])
+def test_fastap_of_references_that_are_exactly_opposite(bins: int, dtype: torch.dtype) -> None:
+    """No reference is nearer than the last bin: H is 0 in all bins before, and 0/0 is not a gradient."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=dtype)
+    labels = torch.tensor([0, 0, 1, 1])
+    for batch in ((x[:1], labels[:1], x[1:], labels[1:]), (x, labels)):
+        queries = batch[0].clone().requires_grad_()
+        value = losses.create("fastap", bins=bins)(queries, *batch[1:])
+        value.backward()
+        assert bool(value.isfinite())
+        assert bool(queries.grad.isfinite().all())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["fastap", "histogram"])
+@pytest.mark.parametrize("block_rows", [None, 2])
+def test_histograms_of_nan_are_nan(name: str, block_rows: int | None) -> None:
+    """And not an index out of bounds: bins are computed from similarities."""
+    x, labels = ZOO["random"]
+    x = x.clone()
+    x[4, 1] = float("nan")
+    x.requires_grad_()
+    value = losses.create(name, block_rows=block_rows)(x, labels)
+    value.backward()
+    assert bool(value.isnan())
+    assert bool(x.grad.isnan().any())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("npairs", {}), ("angular", {"l2": 1e-3}), ("npairs_angular", {}), ("snr", {"reg": 0.1})]
+)
+def test_penalties_do_not_overflow_in_float16(name: str, params: Params) -> None:
+    """|z|^2 of 512 dims, or their sum, is above 65504."""
+    generator = torch.Generator().manual_seed(0)
+    x, labels = 200 + 12 * torch.randn(16, 512, generator=generator), torch.arange(16) // 2
+    narrow = x.half().requires_grad_()
+    value = losses.create(name, **params)(narrow, labels)
+    value.backward()
+    assert bool(narrow.grad.isfinite().all())  # type: ignore[union-attr]
+    torch.testing.assert_close(value, losses.create(name, **params)(narrow.detach().float(), labels))
+
+
 # ------------------------------------------------------------------------------------------------- any batch at all
 
 

@@ -224,6 +224,8 @@ def test_wrong_proxies_are_refused() -> None:
         make("soft_triple", centers=0)
     with pytest.raises(InputError, match=r"margin.*got 28\.6\. Angles are in radians"):
         make("arcface", margin=28.6)
+    with pytest.raises(InputError, match=r"proxies must fit into memory; got 2,147,483,647 x 1,048,576 numbers"):
+        make("cosface", 2**31 - 1, 2**20)
     with pytest.raises(InputError, match="proxies' 8 dims; got 5"):
         make("cosface")(torch.randn(3, 5).double(), torch.tensor([0, 1, 2]))
     x, labels = ZOO["random"]

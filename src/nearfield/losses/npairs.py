@@ -154,4 +154,5 @@ def norm_penalty(l2: float, queries: Tensor, references: Tensor) -> Tensor | Non
     """l2 (mean |q|^2 + mean |r|^2), or None when there is nothing to penalise."""
     if not l2 or not len(queries):
         return None
-    return l2 * (queries.square().sum(1).mean() + references.square().sum(1).mean())
+    wide = torch.promote_types(queries.dtype, torch.float32)  # squares overflow in float16
+    return l2 * (queries.to(wide).square().sum(1).mean() + references.to(wide).square().sum(1).mean())

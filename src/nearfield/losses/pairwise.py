@@ -135,7 +135,8 @@ class SNR(PairLoss):
         return mean_of_hinges(block, self.pos_margin, self.neg_margin)
 
     def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
-        return self.reg * queries.sum(1).abs().mean() if self.reg else None
+        wide = torch.promote_types(queries.dtype, torch.float32)  # sums overflow in float16
+        return self.reg * queries.to(wide).sum(1).abs().mean() if self.reg else None
 
 
 def count_active(block: Block, pos_margin: float, neg_margin: float) -> Tensor:
@@ -295,7 +296,7 @@ class Histogram(PairLoss):
 
     def weigh(self, block: Block) -> Weighted:
         totals = block.survey.sum(1, keepdim=True)  # (2, 1) number of pairs; both must be there
-        if not bool((totals > 0).all()):
+        if bool((totals == 0).any()):
             return Weighted(
                 block.pos.new_zeros(len(block.pos)), torch.zeros_like(block.pos), torch.zeros_like(block.neg)
             )
@@ -311,13 +312,13 @@ class Histogram(PairLoss):
 
     def _look_up(self, table: Tensor, s: Tensor) -> Tensor:
         """The entry of `table` for the interval that each similarity is in; 0 for pairs that are not there."""
-        place = self._place(s).clamp_(max=self.nodes - 2).long()
+        place = self._place(s).clamp_(max=self.nodes - 2).nan_to_num_().long()
         return table.expand(len(s), -1).gather(1, place).mul_(is_real(s))
 
     def _counts(self, s: Tensor, real: Tensor, others: int) -> Tensor:
         """Soft counts at each node, (R,): an entry is shared by two nodes; those not `real` are taken off."""
         place = self._place(s).flatten()
-        left = place.long().clamp_(max=self.nodes - 2)
+        left = place.nan_to_num().long().clamp_(max=self.nodes - 2)  # NaN stays in its share, and so in the value
         right_share = place - left
         on_right = torch.bincount(left, right_share, self.nodes).to(s.dtype)
         counts = torch.bincount(left, minlength=self.nodes) - on_right + on_right.roll(1)

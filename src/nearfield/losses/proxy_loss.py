@@ -47,7 +47,13 @@ class ProxyLoss(PairLoss):
     ) -> None:
         super().__init__(**engine)
         self.num_classes, self.centers, self.sample, self.sparse = num_classes, centers, sample, sparse
-        self.proxies = nn.Parameter(torch.empty(num_classes * centers, dim))  # the centers of a class are neighbours
+        try:
+            self.proxies = nn.Parameter(
+                torch.empty(num_classes * centers, dim)
+            )  # the centers of a class are neighbours
+        except RuntimeError as error:
+            size = f"{num_classes * centers:,} x {dim:,}"
+            raise InputError(f"proxies must fit into memory; got {size} numbers. Lower num_classes or dim.") from error
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
         self.register_buffer("classes", torch.arange(num_classes).repeat_interleave(centers), persistent=False)
 

@@ -64,7 +64,8 @@ class FastAP(PairLoss):
         value = 1 - (precision * pos_at).sum(1) * each[:, 0]
         slope = each * (self.bins / 4)
         push = precision * pos_at / whole * slope
-        pull = (precision.diff(dim=1, append=each * 0) - pos_at * neg_upto / whole.square()) * slope
+        squared = whole.square().clamp(min=torch.finfo(each.dtype).tiny)  # 0/H^2 is 0 there too
+        pull = (precision.diff(dim=1, append=each * 0) - pos_at * neg_upto / squared) * slope
         return Weighted(value, _look_up(2 * pull[:, :-1], x_pos), _look_up(2 * push[:, :-1], x_neg))
 
     def _in_bins(self, s: Tensor) -> Tensor:
@@ -79,9 +80,9 @@ class FastAP(PairLoss):
 
 
 def _look_up(table: Tensor, x: Tensor) -> Tensor:
-    """table[row, floor(x)] for 0 <= x <= L (the last interval is closed), 0 at L + 1, (B, N)."""
+    """table[row, floor(x)] for 0 <= x <= L (the last interval is closed), 0 at L + 1, (B, N); overwrites NaN in x."""
     padded = torch.cat([table, table[:, -1:], torch.zeros_like(table[:, :1])], 1)
-    return padded.gather(1, x.long())
+    return padded.gather(1, x.nan_to_num_().long())
 
 
 @register(
