@@ -53,4 +53,9 @@ def test_command_line_on_anybodys_loss(
     assert main(["check-gradients", "my_losses:Detached"]) == 1
     assert "above 1e-06" in capsys.readouterr().out
     assert main(["check-gradients", "my_losses:Nothing"]) == 2
+    (tmp_path / "broken_losses.py").write_text("1 / 0\n")
+    for name in (":x", "my_losses:", "broken_losses:Mine", "torch.nn:TripletMarginLoss", "math:pi", "json:dumps"):
+        capsys.readouterr()
+        assert main(["check-gradients", name]) == 2
+        assert "loss must" in capsys.readouterr().err
     assert main(["check-gradients", "pytorch_metric_learning.losses:ContrastiveLoss"]) == 0

@@ -1,4 +1,4 @@
-"""Is a loss's gradient its gradient? Certify any loss: ours, pytorch-metric-learning's, a user's.
+"""Gradient checks of any loss: ours, pytorch-metric-learning's, a user's.
 
 Axes: M rows of a batch, D dims.
 """
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
 
 def find_loss(name: str, num_classes: int, dim: int, **params: Any) -> Loss:
-    """A loss of ours by name, or any class by `module:Class`, built without arguments or with `params`."""
+    """A registered loss by name, or any class as `module:Class`, built with `params`."""
     if ":" not in name:
         needed = losses.method(name).parameters
         known = {key: value for key, value in (("num_classes", num_classes), ("dim", dim)) if key in needed}
@@ -43,26 +43,36 @@ def find_loss(name: str, num_classes: int, dim: int, **params: Any) -> Loss:
     sys.path.insert(0, "")  # a user's file in the current folder
     try:
         built = getattr(importlib.import_module(module), attribute)(**params)
-    except (ImportError, AttributeError, TypeError) as error:
+    except Exception as error:  # whatever importing and building somebody's code may raise
         raise InputError(
-            f"cannot build the loss {name!r}: {error}. Give module:Class, with --set for its arguments."
+            f"loss must be a method or module:Class, with --set for its arguments; got {name!r}; building it raised "
+            f"{type(error).__name__}: {error}"
         ) from error
     finally:
         sys.path.remove("")
     if not callable(built):
-        raise InputError(f"{name!r} is not a loss: it cannot be called with (embeddings, labels).")
+        raise InputError(f"loss must be callable with (embeddings, labels); got {name!r}. Name a loss class.")
     found: Loss = built
     return found
 
 
 def certify(loss: Loss, rows: int = 48, dim: int = 16, classes: int = 12, seed: int = 0) -> list[Check]:
-    """Compare value and gradient of a whole batch with finite differences, other block sizes and two-pass chunks."""
+    """Compare value and gradient of a batch with finite differences, other block sizes and two-pass chunks.
+
+    InputError if the loss cannot be called with embeddings and labels, or its value has no gradient.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
     y = torch.arange(rows) % classes
     if isinstance(loss, nn.Module):
         loss = loss.double().eval()
-    value, gradient = _value_and_gradient(loss, x, y)
+    try:
+        value, gradient = _value_and_gradient(loss, x, y)
+    except Exception as problem:  # whatever somebody's code may raise
+        raise InputError(
+            "loss must return a differentiable 0-dim tensor for (embeddings, labels); calling it raised "
+            f"{type(problem).__name__}: {problem}"
+        ) from problem
     checks = []
     if not getattr(loss, "constant_weights", False):
         error = max(_difference_error(loss, x, y, gradient, generator) for _ in range(4))
