@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nearfield import losses
 from nearfield.errors import InputError, RunError
 from nearfield.models.embedding_model import ConvNet
-from nearfield.training.chunks import backward_in_chunks, steps_as_released
+from nearfield.training.chunks import backward_in_chunks
 
 M, D, C = 22, 8, 6
 KNOWN: dict[str, Any] = {"num_classes": C, "dim": D}
@@ -322,23 +322,3 @@ def test_a_chunk_has_rows(chunk: int) -> None:
 def test_unknown_policies_are_refused() -> None:
     with pytest.raises(InputError, match=r"batch_norm must be one of.*'chunk'"):
         backward_in_chunks(make_network(), make_loss("fastap"), *batch(), 4, batch_norm="chunks")  # type: ignore[arg-type]
-
-
-def test_the_released_code_updates_after_every_chunk() -> None:
-    """By hand for two chunks: the second sees the weights that the first has moved, its gradient does not."""
-    torch.manual_seed(0)
-    x, y = torch.randn(8, 5, dtype=torch.float64), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    model = nn.Linear(5, 3, bias=False, dtype=torch.float64)
-    loss = losses.create("fastap")
-    first = model.weight.detach().clone()
-    z = (x @ first.T).requires_grad_()
-    expected = loss(z, y)
-    (g,) = torch.autograd.grad(expected, z)
-    moved = first - 0.1 * (g[:4].T @ x[:4]) / 4 - 0.1 * (g[4:].T @ x[4:]) / 4
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    steps = []
-    optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    value = steps_as_released(model, loss, x, y, 4, optimizer)
-    torch.testing.assert_close(value, expected.detach())
-    torch.testing.assert_close(model.weight.detach(), moved)
-    assert len(steps) == 2

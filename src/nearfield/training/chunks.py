@@ -71,41 +71,6 @@ def backward_in_chunks(
     return value.detach()
 
 
-def steps_as_released(
-    model: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    images: Any,
-    labels: Tensor,
-    chunk: int,
-    optimizer: torch.optim.Optimizer,
-) -> Tensor:
-    """What FastAP's released MATLAB code does for a large batch, which is not what its paper says; the loss's value.
-
-    It embeds with batch norm in evaluation mode, but goes back in training mode, so by each chunk's own statistics; and
-    it updates the weights after every chunk, with that chunk's gradient divided by its length, where section 4.1 of the
-    paper updates them once. The later chunks of a batch thus see other weights than their gradient was made for. It is
-    here to reproduce its results; `backward_in_chunks` is the exact step.
-    """
-    if chunk < 1:
-        raise InputError(f"chunk must be at least 1 row; got {chunk}.")
-    was_training = model.training
-    places = [slice(begin, begin + chunk) for begin in range(0, len(images), chunk)]
-    model.eval()
-    with torch.no_grad():
-        embeddings = torch.cat([model(images[place]) for place in places]).requires_grad_()  # (M, D)
-    model.train(was_training)
-    optimizer.zero_grad()
-    value = loss(embeddings, labels)
-    _backward(value)  # proxies learn here
-    assert embeddings.grad is not None
-    for place in places:
-        again = model(images[place])
-        _backward(again, embeddings.grad[place] / len(again))
-        optimizer.step()
-        optimizer.zero_grad()
-    return value.detach()
-
-
 def _second_pass(
     forward: Callable[[Any], Tensor], images: Any, places: list[slice], states: list[list[Tensor]], embeddings: Tensor
 ) -> None:
