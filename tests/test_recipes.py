@@ -318,7 +318,7 @@ def test_recipes_need_no_torch() -> None:
 
 def test_a_wrong_name_says_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no recipe 'fastap_resnet19_sop'; did you mean 'fastap_resnet18_sop'"):
+    with pytest.raises(InputError, match="unknown recipe 'fastap_resnet19_sop'; did you mean 'fastap_resnet18_sop'"):
         recipe("fastap_resnet19_sop")
     with pytest.raises(InputError, match="TOML file or a recipe; there is no 'glyph_conv'; did you mean 'glyphs_conv'"):
         config_values("glyph_conv")

@@ -1,1 +1,1 @@
-"""Pair weights made visible, gradients certified."""
+"""Inspection of losses: pair weights and gradient checks."""

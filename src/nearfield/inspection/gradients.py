@@ -26,7 +26,7 @@ class Check(NamedTuple):
 
     name: str
     error: float
-    why: str  # what is compared with what
+    why: str  # what is compared
 
     @property
     def passed(self) -> bool:
@@ -40,10 +40,10 @@ def find_loss(name: str, num_classes: int, dim: int, **params: Any) -> Loss:
         known = {key: value for key, value in (("num_classes", num_classes), ("dim", dim)) if key in needed}
         return losses.create(name, **{**known, **params})
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, "")  # a user's file in the current folder
+    sys.path.insert(0, "")  # for a file in the current folder
     try:
         built = getattr(importlib.import_module(module), attribute)(**params)
-    except Exception as error:  # whatever importing and building somebody's code may raise
+    except Exception as error:  # importing and building other people's code may raise anything
         raise InputError(
             f"loss must be a method or module:Class, with --set for its arguments; got {name!r}; building it raised "
             f"{type(error).__name__}: {error}"
@@ -68,7 +68,7 @@ def certify(loss: Loss, rows: int = 48, dim: int = 16, classes: int = 12, seed: 
         loss = loss.double().eval()
     try:
         value, gradient = _value_and_gradient(loss, x, y)
-    except Exception as problem:  # whatever somebody's code may raise
+    except Exception as problem:  # other people's code may raise anything
         raise InputError(
             "loss must return a differentiable 0-dim tensor for (embeddings, labels); calling it raised "
             f"{type(problem).__name__}: {problem}"
@@ -76,20 +76,22 @@ def certify(loss: Loss, rows: int = 48, dim: int = 16, classes: int = 12, seed: 
     checks = []
     if not getattr(loss, "constant_weights", False):
         error = max(_difference_error(loss, x, y, gradient, generator) for _ in range(4))
-        checks.append(Check("finite differences", error, "directional derivative of the value against the gradient"))
+        checks.append(Check("finite differences", error, "directional derivative of the value, and the gradient"))
     if isinstance(loss, PairLoss):
         before = loss.block_rows
         for step in (1, 5, 16):
             loss.block_rows = step
             other, other_gradient = _value_and_gradient(loss, x, y)
             error = max(_relative(other, value), _relative(other_gradient, gradient))
-            checks.append(Check(f"blocks of {step} rows", error, "value and gradient against the default block size"))
+            checks.append(
+                Check(f"blocks of {step} rows", error, "value and gradient, and those of the default block size")
+            )
         loss.block_rows = before
     checks.append(
-        Check("two-pass chunks", _chunk_error(loss, x, y), "network gradient in chunks against the whole batch")
+        Check("two-pass chunks", _chunk_error(loss, x, y), "gradient of a network in chunks, and of the whole batch")
     )
     scaled = _value_and_gradient(lambda a, b: 3 * loss(a, b), x, y)[1] / 3
-    checks.append(Check("grad_output", _relative(scaled, gradient), "gradient of 3 L against 3 times that of L"))
+    checks.append(Check("grad_output", _relative(scaled, gradient), "gradient of 3 L, and 3 times the gradient of L"))
     return checks
 
 
@@ -101,7 +103,7 @@ def _value_and_gradient(loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 
 
 def _difference_error(loss: Loss, x: Tensor, y: Tensor, gradient: Tensor, generator: torch.Generator) -> float:
-    """Relative error of the gradient along a random direction, by central differences."""
+    """Relative error of the gradient in a random direction, by central differences."""
     step = 1e-6
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     with torch.no_grad():
@@ -110,7 +112,7 @@ def _difference_error(loss: Loss, x: Tensor, y: Tensor, gradient: Tensor, genera
 
 
 def _chunk_error(loss: Loss, x: Tensor, y: Tensor, chunk: int = 7) -> float:
-    """Gradient of a network's weights: whole batch at once, and by embedding twice in chunks (FastAP, section 4.1)."""
+    """Relative error of a network's gradient when the batch is embedded twice in chunks (FastAP, section 4.1)."""
     network = nn.Linear(x.shape[1], x.shape[1]).double()
     weights = list(network.parameters())
     whole = torch.autograd.grad(loss(network(x), y), weights)

@@ -1,6 +1,6 @@
-"""General Pair Weighting made visible: how the weight of a pair depends on its own and the other similarities.
+"""General Pair Weighting by measurement: how the weight of a pair depends on its own and the other similarities.
 
-A neighbourhood is one query with chosen similarities to its positives and negatives. It is built exactly:
+A neighbourhood is one query with chosen similarities to its positives and negatives. It is constructed exactly:
 x_j = s_j q + sqrt(1 - s_j^2) e_j with orthonormal e_j has the cosine s_j to the unit vector q.
 Axes: P positives, N negatives, D dims.
 """
@@ -19,8 +19,8 @@ from nearfield.errors import InputError
 from nearfield.files import atomic_write
 from nearfield.pairs import PairLoss, pair_weights
 
-MOVES = (-0.3, -0.16, 0.16, 0.3)  # whole intervals of the histogram, whose nodes are not to matter
-PROBE = 1  # the negative that is watched
+MOVES = (-0.3, -0.16, 0.16, 0.3)  # multiples of the histogram loss's bin width, so that its nodes have no effect
+PROBE = 1  # the negative whose weight is measured
 
 
 def table_loss(name: str, params: Mapping[str, Any] | None = None) -> PairLoss | None:
@@ -42,7 +42,7 @@ def weights_of(loss: PairLoss, pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor
     others[torch.arange(len(s)), torch.arange(1, d)] = (1 - s.square()).clamp(min=0).sqrt()
     labels = torch.cat([torch.zeros(len(pos)), torch.arange(1, len(neg) + 1)]).long()
     own = torch.zeros(1, dtype=torch.long)
-    if loss.own_batch:  # the query and its neighbours are one batch; negatives come in pairs of a class
+    if loss.own_batch:  # query and neighbours form one batch; negatives are pairs of a class
         w = pair_weights(loss, torch.cat([query, others]), torch.cat([own, (labels + 1) // 2]))[0, 1:]
     else:
         w = pair_weights(loss, query, own, others, labels)[0]
@@ -50,11 +50,11 @@ def weights_of(loss: PairLoss, pos: Tensor, neg: Tensor) -> tuple[Tensor, Tensor
 
 
 def similarity_types(loss: PairLoss, seed: int = 0, trials: int = 40, tolerance: float = 1e-3) -> str:
-    """Which of S, P, N the weight of a negative pair responds to, from measurement.
+    """Which of S, P, N the weight of a negative pair depends on, by measurement.
 
-    S: all similarities of the query move together, so that every relative similarity stays. P: the positives move
-    alone. N: the other negatives move alone. A response is a change of the weight by more than `tolerance` of the
-    largest weight in any of `trials` random neighbourhoods.
+    S: all similarities of the query change together, so that relative similarities stay the same. P: only those of the
+    positives change. N: only those of the other negatives change. The weight depends on one if it changes by more than
+    `tolerance` of the largest weight in any of `trials` random neighbourhoods.
     """
     generator = torch.Generator().manual_seed(seed)
     found = set()
@@ -74,7 +74,7 @@ def similarity_types(loss: PairLoss, seed: int = 0, trials: int = 40, tolerance:
 
 
 def weight_curves(loss: PairLoss, points: int = 161) -> dict[str, list[tuple[str, Tensor, Tensor]]]:
-    """Weight against similarity of a negative and of a positive, in three neighbourhoods each: (name, s, w)."""
+    """Weight as a function of similarity, of a negative and of a positive, in three neighbourhoods: (name, s, w)."""
     s = torch.linspace(-0.2, 0.999, points, dtype=torch.float64)
     curves: dict[str, list[tuple[str, Tensor, Tensor]]] = {"negative": [], "positive": []}
     for name, others in {"far": 0.0, "middle": 0.3, "near": 0.6}.items():
@@ -88,9 +88,9 @@ def weight_curves(loss: PairLoss, points: int = 161) -> dict[str, list[tuple[str
 
 
 def plot_weights(loss: PairLoss, name: str, embeddings: Tensor, labels: Tensor, out: Path) -> Path:
-    """Draw the weight curves and the weights over a real batch, rows and columns in label order, as an SVG file."""
+    """Plot the weight curves and the weights of a real batch, rows and columns in label order, as an SVG file."""
     if out.suffix != ".svg":
-        raise InputError(f"--plot writes SVG; got {out}. Name a file that ends in .svg.")
+        raise InputError(f"--plot must name a file that ends in .svg; got {out}. Change its ending to .svg.")
     import matplotlib
 
     matplotlib.use("svg")

@@ -1,4 +1,6 @@
-"""Every loss by name: `create("multi_similarity", alpha=2.0)`, `names()`."""
+"""Every method by name: `create("multi_similarity", alpha=2.0)` builds one, `names()` lists them, `method(name)` is a
+record of all that is known about one, `check_params(name, params)` checks parameters without building.
+"""
 
 from nearfield.losses import (
     classifiers,

@@ -1,7 +1,7 @@
-"""Classification with a margin, and with several centers for each class.
+"""Classification losses with a margin, and with several centers for each class.
 
 Axes: B queries of a block, C classes, K centers of a class, D dims. See `nearfield.pairs` for what a block is, and
-`nearfield.losses.proxy_loss` for what holds the proxies.
+`nearfield.losses.proxy_loss` for the proxies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Radians = Annotated[float, Field(ge=0, le=math.pi / 2, description="Angles are i
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=2.53e-3, weight_decay=1e-4),
 )
 class CosFace(ProxyLoss):
-    """Normalised softmax whose own class must win by a margin of the cosine.
+    """Normalised softmax in which the true class must win by a margin in the cosine.
 
         L = 1/M sum_i -log softmax at y_i of   scale (cos_y - margin),   scale cos_c  (c != y)
 
@@ -78,13 +78,13 @@ class CosFace(ProxyLoss):
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=5.13e-3, weight_decay=1e-4),
 )
 class ArcFace(ProxyLoss):
-    """Normalised softmax whose own class must win by a margin of the angle, in radians.
+    """Normalised softmax in which the true class must win by a margin in the angle, in radians.
 
         L = 1/M sum_i -log softmax at y_i of   scale cos(theta_y + margin),   scale cos_c  (c != y)
 
-    Beyond theta_y > pi - margin, where cos(theta + margin) would rise again, the target is cos theta - margin sin
-    margin, so that it stays monotone (some ports have no such guard). W = scale (softmax - 1[c = y]) / M, times
-    sin(theta + margin) / sin(theta) at y; a cosine above 1 - 1e-7 no longer pulls.
+    For theta_y > pi - margin, where cos(theta + margin) would rise again, the target is cos theta - margin sin margin,
+    which keeps it monotone (some ports lack this). W = scale (softmax - 1[c = y]) / M, times
+    sin(theta + margin) / sin(theta) at y; a cosine above 1 - 1e-7 has no gradient.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SubCenterArcFace(ProxyLoss):
 
         cos_c = max_k x_i . w_ck,   then as ArcFace
 
-    Outliers of a class gather around centers of their own. Equally near centers: the first is taken.
+    Outliers of a class gather around centers of their own. Of equally near centers the first is used.
     """
 
     def __init__(
@@ -141,12 +141,12 @@ class SubCenterArcFace(ProxyLoss):
         return to_centers(value, at_pos * (s * slope * pos)[:, None], at_neg.mul_(neg.mul_(s)[:, None]))
 
     def _nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of each class's K similarities, (B, C), and a one where it is, (B, K, C)."""
+        """The largest of each class's K similarities, (B, C), and its one-hot position, (B, K, C)."""
         x = by_center(x, self.centers)
         best = x.amax(1, keepdim=True)
         here = x.ge_(best)
         free = 1 - here[:, 0]
-        for k in range(1, self.centers):  # of equally near centers only the first
+        for k in range(1, self.centers):  # only the first of equally near centers
             here[:, k].mul_(free)
             free.sub_(here[:, k])
         return best[:, 0], here
@@ -171,16 +171,16 @@ class SubCenterArcFace(ProxyLoss):
     recipe=OptimizerConfig(name="adam", lr=1e-4, loss_lr=1e-2, weight_decay=1e-4, eps=0.01, loss_eps=0.01),
 )
 class SoftTriple(ProxyLoss):
-    """Normalised softmax with several centers for each class, softly chosen, and a pull that merges spare ones.
+    """Normalised softmax with several centers for each class, weighted softly, and a regulariser that merges them.
 
         S_c = sum_k softmax_k(x_i . w_ck / gamma) x_i . w_ck
         L = 1/M sum_i -log softmax at y_i of scale (S_c - delta 1[c = y])
           + tau / (C K (K - 1)) sum_c sum_{s < t} sqrt(2 + 1e-5 - 2 w_cs . w_ct)
 
-    Through the inner softmax, dS_c/ds_k = p_k (1 + (s_k - S_c) / gamma), which is negative for weak centers. The
-    regulariser counts each pair once and divides by K (K - 1), half the mean, as the authors do. Ports differ: one
-    multiplies by gamma instead of dividing, another takes the inner softmax over classes. The reality check's gamma is
-    read as an inverse temperature, and its presets are inverted here.
+    Through the inner softmax, dS_c/ds_k = p_k (1 + (s_k - S_c) / gamma), which is negative for distant centers. The
+    regulariser counts each pair once and divides by K (K - 1), half the mean, as in the authors' code. Ports differ:
+    one multiplies by gamma instead of dividing, another takes the inner softmax over classes. The reality check's gamma
+    is an inverse temperature, so its presets are inverted here.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class SoftTriple(ProxyLoss):
         return to_centers(value, of_pos * (s * pos)[:, None], of_neg.mul_(neg.mul_(s)[:, None]))
 
     def _soft(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Similarity to each class, (B, C), and its derivative with respect to each of the class's K, (B, K, C)."""
+        """Similarity to each class, (B, C), and its derivative with respect to each of its K centers, (B, K, C)."""
         x = by_center(x, self.centers).clamp_(min=FAR)
         share = torch.softmax(x / self.gamma, 1)
         whole = (share * x).sum(1, keepdim=True)
@@ -221,19 +221,19 @@ class SoftTriple(ProxyLoss):
 
 
 def by_center(x: Tensor, centers: int) -> Tensor:
-    """A copy of similarities (B, C K), those of a class together, as (B, K, C): softmax over few neighbours is slow."""
+    """A copy of similarities (B, C K) as (B, K, C): softmax over a short last axis is slow."""
     return x.reshape(len(x), -1, centers).transpose(1, 2).contiguous()
 
 
 def to_centers(value: Tensor, pos: Tensor, neg: Tensor) -> Weighted:
-    """The answer for a block from derivatives by center and class, (B, K, C); nobody's column is put back."""
+    """What `weigh` returns, from derivatives by center and class, (B, K, C); adds the padding column again."""
     whole = neg.new_zeros(len(neg), neg[0].numel() + 1)
     whole[:, :-1].unflatten(1, (-1, neg.shape[1])).copy_(neg.transpose(1, 2))
     return Weighted(value, pos.transpose(1, 2).flatten(1), whole)
 
 
 def add_angle(cosine: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """cos(theta + margin), going on straight where it would rise again, and its slope with respect to cos(theta)."""
+    """cos(theta + margin), continued linearly where it would rise again, and its slope with respect to cos(theta)."""
     c = cosine.clamp(-MAX_COSINE, MAX_COSINE)
     sine = (1 - c.square()).sqrt()
     inside = cosine.abs() <= MAX_COSINE

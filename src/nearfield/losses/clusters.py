@@ -1,4 +1,4 @@
-"""Losses on clusterings of a batch: medoids that compete with the true classes, prototypes that queries choose from.
+"""Losses on clusterings of a batch: medoids that compete with the true classes, and class prototypes.
 
 Axes: B queries of a block, P positives, N items of the batch (references), J candidates for a medoid, C classes,
 K medoids, D dims. See `nearfield.pairs` for what a block is.
@@ -22,8 +22,8 @@ from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLo
 
 
 def entropy(groups: Tensor, number: int) -> Tensor:
-    """Entropy of J partitions of N items into `number` groups, (J, N) -> (J,); exactly 0 if one group has them all."""
-    sizes = []  # of each item's group
+    """Entropy of J partitions of N items into `number` groups, (J, N) -> (J,); exactly 0 for a single group."""
+    sizes = []  # size of each item's group
     for part in groups.split(max(1, BLOCK_ENTRIES // number)):
         table = torch.zeros(len(part), number, dtype=torch.float32, device=part.device)
         sizes.append(table.scatter_add_(1, part, table.new_ones(()).expand_as(part)).gather(1, part))
@@ -33,8 +33,8 @@ def entropy(groups: Tensor, number: int) -> Tensor:
 def structured_margin(truth: Tensor, found: Tensor) -> Tensor:
     """1 - NMI of the classes (N,) with each of J clusterings (J, N), (J,); between 0 and 1.
 
-    NMI = I / sqrt(H H'), I = H + H' - H of both together. One group against several shares no information, NMI = 0; one
-    against one is agreement, NMI = 1.
+    NMI = I / sqrt(H H'), I = H + H' - (joint entropy). One group against several has NMI = 0, one group against one
+    NMI = 1.
     """
     classes, clusters = int(truth.max()) + 1, int(found.max()) + 1
     own, other = entropy(truth[None], classes), entropy(found, clusters)
@@ -47,8 +47,9 @@ def structured_margin(truth: Tensor, found: Tensor) -> Tensor:
 class MedoidSearch:
     """Loss-augmented inference: medoids S with a large F(S) + gamma (1 - NMI), all candidates of a step at once.
 
-    Scores and distances closer than `tie`, which is what rounding may do to them, count as equal: a candidate nearer to
-    all others goes first, then the one that stands first; an item goes to the medoid that was chosen first.
+    Scores and distances that differ by at most `tie`, a bound on rounding errors, are ties. Of tied candidates the one
+    with the smallest sum of distances to all items wins, then the first; an item with tied distances belongs to the
+    medoid that was chosen first.
     """
 
     def __init__(self, d: Tensor, truth: Tensor, gamma: float) -> None:
@@ -61,9 +62,9 @@ class MedoidSearch:
         self.candidates, self.evaluated = 0, 0
 
     def medoids(self, sweeps: int) -> Tensor:
-        """Greedy choice (Algorithm 1 of Song et al.), then `sweeps` of refinement at most (Algorithm 2), (C,)."""
+        """Greedy choice (Algorithm 1 of Song et al.), then at most `sweeps` of refinement (Algorithm 2), (C,)."""
         number = int(self.truth.max()) + 1
-        medoids = self._best(self.everyone, self.central)[None]  # one cluster has the same NMI whoever is its medoid
+        medoids = self._best(self.everyone, self.central)[None]  # with one cluster NMI does not depend on the medoid
         for place in range(1, number):
             free = torch.ones_like(self.everyone, dtype=torch.bool)
             free[medoids] = False
@@ -77,11 +78,11 @@ class MedoidSearch:
         return medoids
 
     def _refine(self, medoids: Tensor) -> Tensor:
-        """One sweep of PAM: the best medoid of every cluster in turn, the clusters staying as they were."""
+        """One sweep of PAM: the best medoid of each cluster in turn, with the clusters fixed."""
         medoids, places = medoids.clone(), self.everyone[: len(medoids)]
-        _, held = self.assign(medoids, places)
+        _, assigned = self.assign(medoids, places)
         for place in range(len(medoids)):
-            (members,) = (held == place).nonzero(as_tuple=True)
+            (members,) = (assigned == place).nonzero(as_tuple=True)
             if len(members) > 1:
                 others = medoids[places != place]
                 medoids[place] = self._choose(members, self.within(members), others, place)
@@ -92,34 +93,34 @@ class MedoidSearch:
         return -self.d[members[:, None], members].sum(1)
 
     def assign(self, medoids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance of each item to its nearest medoid, (N,), and that medoid's place, (N,); medoids keep their own."""
+        """Distance of each item to its nearest medoid, and that medoid's index, (N,) each; a medoid has its own."""
         d = self.d[medoids]  # (K, N)
         near = d.amin(0)
-        held = places[(d <= near + self.tie).int().argmax(0)]
-        held[medoids] = places
-        return near, held
+        assigned = places[(d <= near + self.tie).int().argmax(0)]
+        assigned[medoids] = places
+        return near, assigned
 
     def _choose(self, candidates: Tensor, score: Tensor, medoids: Tensor, place: int) -> Tensor:
-        """The candidate with the largest score + gamma (1 - NMI) as medoid number `place` beside `medoids`.
+        """The candidate with the largest score + gamma (1 - NMI) as medoid number `place` in addition to `medoids`.
 
-        A margin is at most 1, so a candidate with score + gamma below what the best score reaches is not evaluated.
+        1 - NMI is at most 1, so a candidate with score + gamma below the objective of the best score is not evaluated.
         """
         places = self.everyone[: len(medoids) + 1]
-        near, held = self.assign(medoids, places[places != place])
-        reach = near + torch.where(held > place, self.tie, -self.tie)  # a tie goes to the lower place
+        near, assigned = self.assign(medoids, places[places != place])
+        reach = near + torch.where(assigned > place, self.tie, -self.tie)  # a tie goes to the lower place
         reach[medoids] = -math.inf
         first = score.argmax()[None]
-        goal = score[first] + self.gamma * self._margin(candidates[first], reach, held, place)
+        goal = score[first] + self.gamma * self._margin(candidates[first], reach, assigned, place)
         (hopeful,) = (score + self.gamma >= goal - self.tie).nonzero(as_tuple=True)
-        hopeful = hopeful if len(hopeful) else first  # not a number: nobody is
+        hopeful = hopeful if len(hopeful) else first  # none if the scores are NaN
         self.candidates += len(candidates)
         self.evaluated += len(hopeful)
         candidates = candidates[hopeful]
-        return self._best(candidates, score[hopeful] + self.gamma * self._margin(candidates, reach, held, place))
+        return self._best(candidates, score[hopeful] + self.gamma * self._margin(candidates, reach, assigned, place))
 
-    def _margin(self, candidates: Tensor, reach: Tensor, held: Tensor, place: int) -> Tensor:
-        """1 - NMI with each candidate as medoid number `place`: it takes the items within their `reach`, (J,)."""
-        found = torch.where(self.d[candidates] < reach, place, held)  # (J, N)
+    def _margin(self, candidates: Tensor, reach: Tensor, assigned: Tensor, place: int) -> Tensor:
+        """1 - NMI with each candidate as medoid number `place`: items nearer than their `reach` join it, (J,)."""
+        found = torch.where(self.d[candidates] < reach, place, assigned)  # (J, N)
         found[self.everyone[: len(candidates)], candidates] = place
         return structured_margin(self.truth, found)
 
@@ -146,20 +147,20 @@ class MedoidSearch:
     recipe=OptimizerConfig(name="rmsprop", lr=1e-4, weight_decay=1e-5),
 )
 class StructuredClustering(PairLoss):
-    """Structured clustering: the true classes must beat every other choice of as many medoids, by a margin in NMI.
+    """Structured clustering: the true classes must score higher than any other set of as many medoids, by a margin.
 
         F(X, S) = -sum_i min_{j in S} d_ij,   F~ = sum over classes k of max_{j in k} F(X_k, {j})
         L = [ max_{|S| = C} { F(X, S) + gamma (1 - NMI(g(S), y)) } - F~ ]_+
 
     g(S) assigns every item to its nearest medoid, a medoid to itself; NMI = I / sqrt(H H'). The maximum is searched as
-    published: greedily, a medoid at a time, then by at most `sweeps` of PAM, which try every member of a cluster as its
-    medoid by -(sum of the cluster's distances) + gamma (1 - NMI), clusters in the order in which they were chosen. It
-    may miss the maximum, so that the value is a lower bound of the equation's. Where L > 0, dL/dd is -1 between an item
-    and its medoid in S and +1 between it and the medoid of its class, at most 2 M pairs; NMI is a constant. A class of
-    one item adds 0 to F~. `MedoidSearch` says how ties are broken. It holds all distances, O(M^2), and runs on the CPU
-    in float64; `last` tells how many candidates for a medoid there were and how many had to be evaluated.
-    DMLPlayground uses d, gamma = 1 and 5 sweeps, the defaults here; its NMI of a batch of one class is 0 and its loss
-    gamma, here 1 and 0. ronekko's code uses d^2 (preset "ronekko") and takes the clusters in random order. "Unbiased
+    published: greedily, one medoid at a time, then by at most `sweeps` of PAM, which try every member of a cluster as
+    its medoid by -(sum of the cluster's distances) + gamma (1 - NMI), clusters in the order in which they were chosen.
+    The search may miss the maximum, so the value is a lower bound of the equation's. Where L > 0, dL/dd is -1 between
+    an item and its medoid in S and +1 between it and the medoid of its class, at most 2 M pairs; NMI is a constant. A
+    class of one item adds 0 to F~. `MedoidSearch` documents how ties are broken. It needs all distances, O(M^2), and
+    runs on the CPU in float64; `last` counts the candidates for a medoid and those that were evaluated.
+    DMLPlayground uses d, gamma = 1 and 5 sweeps, the defaults here; for a batch of one class its NMI is 0 and its loss
+    gamma, here 1 and 0. ronekko's code uses d^2 (preset "ronekko") and visits the clusters in random order. "Unbiased
     Evaluation" decays a "gamma factor": in its code that is RMSprop's, not this one.
     """
 
@@ -185,7 +186,7 @@ class StructuredClustering(PairLoss):
             raise InputError("structured_clustering needs the distances of all pairs; remove miner.")
 
     def survey(self, block: Block) -> Tensor:
-        """All distances of each row, and in the last column its class, as the first item of it, (B, N + 1)."""
+        """All distances of each row, and in the last column the first item of its class, (B, N + 1)."""
         d = block.neg.scatter(1, block.pos_index, block.pos).scatter_(1, block.order[:, None], 0.0)
         d[:, -1] = torch.cat([block.order[:, None], block.pos_index], 1).amin(1)
         return d
@@ -196,12 +197,12 @@ class StructuredClustering(PairLoss):
         truth = rows[:, -1].unique(return_inverse=True)[1]
         search = MedoidSearch(rows[:, :-1], truth, self.gamma)
         medoids, everyone = search.medoids(self.sweeps), search.everyone
-        _, held = search.assign(medoids, everyone[: len(medoids)])
-        found, true = medoids[held], search.true_medoids()
-        margin = self.gamma * structured_margin(truth, held[None])[0]
+        _, assigned = search.assign(medoids, everyone[: len(medoids)])
+        found, true = medoids[assigned], search.true_medoids()
+        margin = self.gamma * structured_margin(truth, assigned[None])[0]
         value = (search.d[everyone, true] - search.d[everyone, found]).sum() + margin
         if value <= 0:
-            found, true = everyone, everyone  # a row and itself are no pair
+            found, true = everyone, everyone  # a row with itself is not a pair: no gradient
         self.last |= {"candidates": search.candidates, "evaluated": search.evaluated}
         share = (value.clamp(min=0) / len(rows)).expand(len(rows))
         return torch.stack([found, true, share], 1).to(parts[0])
@@ -223,18 +224,18 @@ class StructuredClustering(PairLoss):
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Prototypical(PairLoss):
-    """Prototypical: each query must pick its class among the means of some items of every class.
+    """Prototypical networks: classify each query by its distance to the mean of some items of every class.
 
         mu_k = mean of the support of class k,   L = mean over queries of -log softmax_k(-|q - mu_k|^2) at k = y_q
 
-    The batch is the episode: in row order the first `support` items of a class (None: half of them, rounded down, at
-    least 1) are its support and the others its queries. A class without others has a prototype and no queries.
+    A batch is one episode: in row order the first `support` items of a class (None: half of them, rounded down, at
+    least 1) are its support and the others its queries. A class without further items has a prototype and no queries.
     Embeddings are not normalised.
-    dL/d|q - mu_k|^2 = 1[k = y] - softmax_k, which reaches each support item divided by their number. Pair weights: the
-    similarity of query and support gets its share of W_qk, and as |mu|^2 consists of the similarities inside a support,
-    those get theirs; norms are held fixed as everywhere.
-    DMLPlayground draws 12 classes of 5 support and 5 query images (preset for the 5) and expands the square, which
-    cancels for large norms. "Unbiased Evaluation" prints a distance where the code has its square.
+    dL/d|q - mu_k|^2 = 1[k = y] - softmax_k, shared equally by the support items. Pair weights: each similarity of a
+    query and a support item has its share of W_qk; |mu|^2 consists of similarities within a support, which have theirs;
+    norms are constant as everywhere.
+    DMLPlayground draws 12 classes of 5 support and 5 query images (preset "unbiased_evaluation" for the 5) and expands
+    the square, which cancels for large norms. "Unbiased Evaluation" prints a distance where the code has its square.
     """
 
     normalized = False
@@ -247,7 +248,7 @@ class Prototypical(PairLoss):
         self.support = support
 
     def pairing(self, labels: Tensor) -> Pairing | None:
-        """Rows that are queries, for each prototype the first row of its support, and whom each row supports."""
+        """Rows of the queries, the first support row of each prototype, and which prototype each row supports."""
         _, classes, sizes = labels.unique(return_inverse=True, return_counts=True)
         order = classes.argsort(stable=True)
         first = sizes.cumsum(0) - sizes  # (C,) of each class in that order
@@ -277,7 +278,7 @@ class Prototypical(PairLoss):
 
 
 def supports(pairing: Pairing) -> tuple[Tensor, Tensor]:
-    """Rows that support a prototype, and which one."""
+    """Rows that support a prototype, and the prototype of each."""
     assert pairing.member is not None
     (support,) = (pairing.member >= 0).nonzero(as_tuple=True)
     return support, pairing.member[support]

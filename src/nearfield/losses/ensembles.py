@@ -1,4 +1,4 @@
-"""An ensemble over random groupings of the classes: each member learns to tell a few meta-classes apart.
+"""An ensemble over random groupings of the classes: each member learns to separate a few meta-classes.
 
 Axes: M items of a batch, L members, G meta-classes, C classes, D dims of all members together.
 """
@@ -38,12 +38,12 @@ class DREML(nn.Module):
 
         L = sum_l base_l(x^l, g_l(y)),   x = [x^1 ... x^L],   g_l: classes -> meta-classes, drawn once
 
-    Members share nothing: the gradient of one does not reach another, so that `nearfield train` trains them one by one
-    or side by side (`member` gives the loss of one), each for its share of the run's steps, and joins their normalised
-    embeddings at the end. `balanced` groupings give each meta-class as many classes as the next, to one (the authors);
-    without it each class draws its meta-class, and some may stay empty (Unbiased Evaluation). The authors train each
-    member on plain logits, `base="logits"`; Unbiased Evaluation uses Proxy-NCA with learned proxies, the default here.
-    With fewer classes than `meta_classes`, each is a meta-class of its own.
+    Members share no parameters and no gradients, so `nearfield train` trains them one by one or in parallel (`member`
+    returns the loss of one), each for its share of the run's steps, and concatenates their normalised embeddings.
+    `balanced` groupings assign to each meta-class the same number of classes, give or take one (the authors); otherwise
+    each class draws its meta-class, and some may stay empty (Unbiased Evaluation). The authors train each member on
+    plain logits, `base="logits"`; Unbiased Evaluation uses Proxy-NCA with learned proxies, the default here. With fewer
+    classes than `meta_classes`, each is a meta-class of its own.
     """
 
     groupings: Tensor
@@ -85,17 +85,17 @@ class DREML(nn.Module):
 
     @property
     def members(self) -> int:
-        """How many networks, L."""
+        """Number of networks, L."""
         return len(self.parts)
 
     @property
     def last(self) -> dict[str, int]:
-        """What the members counted in their last call, added up."""
+        """Sum of what the members counted in their last call."""
         counts = [part.last for part in self.parts if isinstance(part, Counted)]
         return {key: sum(count[key] for count in counts) for key in counts[0]}
 
     def member(self, index: int) -> Member:
-        """The loss of one member, for its own embeddings (M, D / L) and the classes' labels."""
+        """The loss of one member, which takes its own embeddings (M, D / L) and the labels of the classes."""
         return Member(self.parts[index], self.groupings[index])
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Member(nn.Module):
 
 
 def draw_groupings(members: int, num_classes: int, groups: int, balanced: bool, seed: int) -> Tensor:
-    """For each member a random meta-class of each class, (L, C); drawn on the CPU, alike everywhere."""
+    """A random meta-class for each member and class, (L, C); drawn on the CPU, so the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     if not balanced:
         return torch.randint(groups, (members, num_classes), generator=generator)

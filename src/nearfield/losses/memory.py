@@ -1,4 +1,4 @@
-"""Cross-batch memory: earlier embeddings as further references (Wang et al., Cross-Batch Memory, CVPR 2020)."""
+"""Cross-batch memory: earlier embeddings as additional references (Wang et al., Cross-Batch Memory, CVPR 2020)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class CrossBatchMemory(nn.Module):
         L = loss(batch) + weight loss(batch, memory)
 
     The memory holds the last `size` embeddings, without gradient; the batch is enqueued after the loss, so that no item
-    is compared with itself. Until `start` training calls have passed only the batch counts: early embeddings drift.
-    Queue, place and fill are in the `state_dict`.
+    is compared with itself. During the first `start` training calls only the batch counts, as early embeddings drift.
+    The queue, its cursor and its fill level are in the `state_dict`.
     """
 
     memory: Tensor
@@ -49,11 +49,11 @@ class CrossBatchMemory(nn.Module):
 
     @property
     def last(self) -> dict[str, int]:
-        """What the loss counted in its last call: against the memory, once there is one."""
+        """What the loss counted in its last call: against the memory once it is in use."""
         return self.loss.last
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The loss of a batch (M, D); in training the batch is then remembered. A 0-dim tensor."""
+        """The loss of a batch (M, D), which is enqueued in training; a 0-dim tensor."""
         value: Tensor = self.loss(embeddings, labels)
         filled = int(self.filled)
         if filled and int(self.calls) >= self.start:
@@ -65,7 +65,7 @@ class CrossBatchMemory(nn.Module):
         return value
 
     def _remember(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Write the batch over the oldest entries (its last `size` rows, if it is longer)."""
+        """Overwrite the oldest entries with the batch (with its last `size` rows, if it is longer)."""
         size = len(self.memory)
         embeddings, labels = embeddings[-size:], labels[-size:]
         places = (int(self.cursor) + torch.arange(len(labels), device=self.memory.device)) % size

@@ -1,4 +1,4 @@
-"""Losses in which a pair is weighed against the other pairs of its query: log-sum-exp over a row.
+"""Losses that weigh a pair relative to the other pairs of its query: log-sum-exp over a row.
 
 Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
 GPW: "Multi-Similarity Loss with General Pair Weighting" (Wang et al., CVPR 2019), and its supplement.
@@ -78,8 +78,8 @@ class LiftedGeneralized(PairLoss):
 
         L = sum_i [ log sum_{k in P_i} exp(lam - S_ik) + log sum_{k in N_i} exp(S_ik) ]_+
 
-    In an active row W+ = -softmax over P_i of -S and W- = softmax over N_i of S: each side sums to 1 in size.
-    The paper's sum over y_k = y_i includes k = i; it is excluded here. It leaves lam open; 1 is used.
+    In an active row W+ = -softmax over P_i of -S and W- = softmax over N_i of S: the absolute weights of each side sum
+    to 1. The paper's sum over y_k = y_i includes k = i; it is excluded here. The paper does not state lam; 1 is used.
     """
 
     reduction = "sum"
@@ -130,12 +130,12 @@ class LiftedStar(PairLoss):
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
 )
 class BinLifted(PairLoss):
-    """The mean of binomial and lifted weights: half self-similarity, half the neighbours' similarities.
+    """The mean of binomial and lifted weights: half from the pair's own similarity, half from the other pairs'.
 
         W- = 1/2M (sigmoid(beta (S - lam)) + softmax over N_i of beta S),  W+ likewise with -alpha (S - lam)
 
-    The loss with exactly this gradient is integrated here. Eq. 10 carries no 1/|N_i| on the binomial part, unlike
-    Eq. 10 of the main paper: `binomial_norm="mean"` adds it. A side without pairs contributes nothing.
+    The value here is the integral of exactly these weights. Eq. 10 has no 1/|N_i| on the binomial part, unlike Eq. 10
+    of the main paper: `binomial_norm="mean"` adds it. A side without pairs contributes nothing.
     """
 
     needs = "nothing"
@@ -180,7 +180,7 @@ class BinLifted(PairLoss):
     recipe=OptimizerConfig(name="adam", lr=3e-5, weight_decay=5e-4),
 )
 class MultiSimilarity(PairLoss):
-    """Multi-Similarity: mine by relative similarity (P), then weigh by self-similarity (S) and the neighbours' (N).
+    """Multi-Similarity: mine by relative similarity (P), then weigh by self-similarity (S) and other negatives' (N).
 
         mining  keep negative j iff S_ij > min_{P_i} S - eps, positive j iff S_ij < max_{N_i} S + eps   (Eqs. 11, 12)
         L = 1/M sum_i { 1/alpha log(1 + sum_{P*} exp(-alpha (S - lam))) + 1/beta log(1 + sum_{N*} exp(beta (S - lam))) }
@@ -188,9 +188,9 @@ class MultiSimilarity(PairLoss):
     W- = exp(beta (S - lam)) / (1 + sum_{N*} ...) / M, W+ the mirror image (Eqs. 13, 14). `mine=False` leaves only the
     weighting, `weight=False` only the mining (mean of 1 - S over P* plus mean of S over N*). Queries without a positive
     or a negative, or with nothing mined, contribute 0; the divisor stays M.
-    The paper states lam = 1, beta = 50, with which negatives get next to no weight; the released code uses lam = 0.5,
-    beta = 40 (presets "paper", "code"); lam = 0.5, beta = 50 is what later libraries use and the default here.
-    The released code removes self pairs by S < 1 - 1e-5, and so duplicates too; here only the index decides.
+    The paper states lam = 1, beta = 50, with which negatives have almost no weight; the released code uses lam = 0.5,
+    beta = 40 (presets "paper", "code"); lam = 0.5, beta = 50, the default here, is what later libraries use.
+    The released code removes self pairs by S < 1 - 1e-5, and duplicates with them; here they are removed by index.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class MultiSimilarity(PairLoss):
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
 )
 class Circle(PairLoss):
-    """Circle: every similarity is pulled towards its own optimum, the harder the further it is from it.
+    """Circle: every similarity is pulled towards its optimum, the more strongly the farther it is from it.
 
         L = mean_i softplus( log sum_{N_i} exp(s a_n (S - m)) + log sum_{P_i} exp(-s a_p (S - 1 + m)) )
         a_p = [1 + m - S]_+,  a_n = [S + m]_+   (weights, not differentiated)
@@ -252,7 +252,7 @@ class Circle(PairLoss):
         slope_n = (block.neg.clamp(min=-m) + m).mul_(self.scale)
         up = torch.where(block.pos_mask, -slope_p * (block.pos - (1 - m)), -torch.inf)
         near = finite(block.neg)
-        down = (near - m).mul_(slope_n).add_(block.neg - near)  # the infinitely far stay it: their slope is 0
+        down = (near - m).mul_(slope_n).add_(block.neg - near)  # non-negatives stay infinitely far: their slope is 0
         pull, pull_share = log_sum_exp(up)
         push, push_share = log_sum_exp(down)
         z = pull + push
@@ -298,7 +298,7 @@ class NCA(PairLoss):
     plain={"method.params.temperature": 1.0},
 )
 class SupCon(PairLoss):
-    """Supervised contrastive: each positive is classified against everybody else.
+    """Supervised contrastive: each positive is classified against all other items.
 
     L = mean_i -1/|P_i| sum_{p in P_i} log( exp(S_ip / T) / sum_{k != i} exp(S_ik / T) )
     """
@@ -351,5 +351,5 @@ class NTXent(PairLoss):
 
 
 def _hidden(block: Block) -> Tensor:
-    """Positives with their padding at -inf, where a sum of exponentials of similarities does not see it, (B, P)."""
+    """Positives with padding at -inf, so that it adds 0 to a sum of exponentials, (B, P)."""
     return block.pos.masked_fill(~block.pos_mask, -torch.inf)

@@ -1,7 +1,7 @@
 """Losses over a batch of (anchor, positive) pairs: the positives of the other pairs are the negatives.
 
-A batch becomes pairs class by class in row order: the first item is an anchor, the second its positive, the third an
-anchor, the fourth its positive; an odd one out is left out.
+Pairs are formed within each class in row order: the first item is an anchor and the second its positive, the third an
+anchor and the fourth its positive; the last item of an odd number is not used.
 Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
 """
 
@@ -48,7 +48,7 @@ class NPairs(PairLoss):
 
         L = 1/K sum_i log(1 + sum_{j != i} exp(a_i . p_j - a_i . p_i)) + l2 (mean |a|^2 + mean |p|^2)
 
-    which is cross-entropy on A P^T; a target is shared evenly by references with the anchor's label. Embeddings are not
+    which is cross-entropy on A P^T; references with the anchor's label share the target evenly. Embeddings are not
     normalised in training, hence the penalty on their norms (5e-4 = 0.25 * 0.002 in TensorFlow and DMLPlayground).
     "Unbiased Evaluation" Eq. 3 prints a distance where the code has this inner product.
     """
@@ -82,13 +82,13 @@ class NPairs(PairLoss):
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
 class Angular(PairLoss):
-    """Angular: bound the angle at the negative of the triangle (anchor, positive, negative), whatever the scale.
+    """Angular: bound the angle at the negative in the triangle (anchor, positive, negative), at any scale.
 
         f_apn = 4 tan^2(angle) (x_a + x_p) . x_n - 2 (1 + tan^2(angle)) x_a . x_p
         L = 1/K sum_a log(1 + sum_n exp f_apn) + l2 (mean |z_a|^2 + mean |z_p|^2)
 
-    The negatives are the positives of the other pairs. f is itself one dot product: of the query
-    (4 t^2 (x_a + x_p), -2 (1 + t^2) x_a . x_p) and the reference (x_n, 1), and so the engine sees it.
+    The negatives are the positives of the other pairs. f is itself one dot product, of the query
+    (4 t^2 (x_a + x_p), -2 (1 + t^2) x_a . x_p) and the reference (x_n, 1), which is what the engine computes.
     The published hinge variants mask f by multiplication and get the "1 +" only because exp(0) = 1.
     """
 
@@ -146,12 +146,12 @@ class NPairsAngular(nn.Module):
 
     @property
     def last(self) -> dict[str, int]:
-        """What the last call could not use."""
+        """How many anchors the last call had, and how many it could not use."""
         return self.npairs.last
 
 
 def norm_penalty(l2: float, queries: Tensor, references: Tensor) -> Tensor | None:
-    """l2 (mean |q|^2 + mean |r|^2), or None when there is nothing to penalise."""
+    """l2 (mean |q|^2 + mean |r|^2), or None without queries or with l2 = 0."""
     if not l2 or not len(queries):
         return None
     wide = torch.promote_types(queries.dtype, torch.float32)  # squares overflow in float16

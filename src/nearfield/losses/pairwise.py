@@ -170,11 +170,11 @@ class Margin(PairLoss):
 
     beta belongs to the class of the query (`num_classes`) or is one for all, and is learned: dL/dbeta is -1 for each
     active positive and +1 for each active negative. Every positive is used; for each, one negative is drawn with
-    probability inverse to the density of its distance (`nearfield.pairs.mining.draw_by_distance`). Queries all of whose
-    negatives are beyond `upper` draw none (`fallback="nearest"`: their nearest).
+    probability inverse to the density of its distance (`nearfield.pairs.mining.draw_by_distance`). A query without a
+    negative nearer than `upper` draws none, or uses its nearest with `fallback="nearest"`.
     DMLPlayground indexes beta by the position in the batch and other ports never train it; the MXNet original indexes
-    it by label, as here. The published implementations drop the upper cut-off, and then mostly draw negatives that are
-    far away and teach nothing.
+    it by label, as here. The published implementations omit the upper cut-off, and then mostly draw far negatives,
+    which have no gradient.
     """
 
     measure = "euclidean"
@@ -272,8 +272,9 @@ class Histogram(PairLoss):
 
         L = sum_r h-_r sum_{q <= r} h+_q,   h: soft histograms of S over R nodes on [-1, 1], each summing to 1
 
-    For S between nodes t_p and t_{p+1}: W+ = -h-_p / (delta |S+|), W- = h+_{p+1} / (delta |S-|). The statistics are of
-    the whole batch, so a first sweep collects them. The supplement of GPW numbers the nodes from 1 (off by one).
+    For S between nodes t_p and t_{p+1}: W+ = -h-_p / (delta |S+|), W- = h+_{p+1} / (delta |S-|). The histograms are
+    those of the whole batch, so a first sweep collects them. The supplement of GPW is off by one: it numbers the nodes
+    from 1.
     """
 
     needs = "nothing"
@@ -285,17 +286,15 @@ class Histogram(PairLoss):
         self.nodes = nodes
 
     def survey(self, block: Block) -> Tensor:
-        pos = self._counts(
-            block.pos, block.num_pos, self.nodes - 1
-        )  # padding, infinitely near, stands at the last node
-        neg = self._counts(block.neg, block.num_neg, 0)  # whatever is infinitely far at the first
+        pos = self._counts(block.pos, block.num_pos, self.nodes - 1)  # padding falls on the last node
+        neg = self._counts(block.neg, block.num_neg, 0)  # non-negatives fall on the first
         return torch.stack([pos, neg])
 
     def gather_survey(self, parts: list[Tensor]) -> Tensor:
         return torch.stack(parts).sum(0)  # (2, R)
 
     def weigh(self, block: Block) -> Weighted:
-        totals = block.survey.sum(1, keepdim=True)  # (2, 1) number of pairs; both must be there
+        totals = block.survey.sum(1, keepdim=True)  # (2, 1) number of positive and of negative pairs
         if bool((totals == 0).any()):
             return Weighted(
                 block.pos.new_zeros(len(block.pos)), torch.zeros_like(block.pos), torch.zeros_like(block.neg)
@@ -303,22 +302,24 @@ class Histogram(PairLoss):
         h_pos, h_neg = block.survey / totals  # (R,)
         delta = 2 / (self.nodes - 1)
         pull, push = -h_neg[:-1] / (delta * totals[0]), h_pos[1:] / (delta * totals[1])  # (R - 1,) for each interval
-        value = torch.dot(h_neg, h_pos.cumsum(0)) * (block.order == 0)  # one value for the batch: the first row has it
+        value = torch.dot(h_neg, h_pos.cumsum(0)) * (block.order == 0)  # one value for the batch, in its first row
         return Weighted(value, self._look_up(pull, block.pos), self._look_up(push, block.neg))
 
     def _place(self, s: Tensor) -> Tensor:
-        """Where a similarity stands between the nodes, 0 ... R - 1."""
+        """Position of a similarity among the nodes, 0 ... R - 1."""
         return (s + 1).mul_((self.nodes - 1) / 2).clamp_(0, self.nodes - 1)
 
     def _look_up(self, table: Tensor, s: Tensor) -> Tensor:
-        """The entry of `table` for the interval that each similarity is in; 0 for pairs that are not there."""
+        """The entry of `table` for the interval of each similarity; 0 for entries that are not pairs."""
         place = self._place(s).clamp_(max=self.nodes - 2).nan_to_num_().long()
         return table.expand(len(s), -1).gather(1, place).mul_(is_real(s))
 
     def _counts(self, s: Tensor, real: Tensor, others: int) -> Tensor:
-        """Soft counts at each node, (R,): an entry is shared by two nodes; those not `real` are taken off."""
+        """Soft counts at each node, (R,): two nodes share an entry. Entries that are no pairs fell on `others`."""
         place = self._place(s).flatten()
-        left = place.nan_to_num().long().clamp_(max=self.nodes - 2)  # NaN stays in its share, and so in the value
+        left = (
+            place.nan_to_num().long().clamp_(max=self.nodes - 2)
+        )  # a valid index even for NaN, which stays in the share
         right_share = place - left
         on_right = torch.bincount(left, right_share, self.nodes).to(s.dtype)
         counts = torch.bincount(left, minlength=self.nodes) - on_right + on_right.roll(1)

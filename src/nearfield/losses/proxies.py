@@ -1,7 +1,7 @@
 """Losses against learned proxies, one or more vectors for each class.
 
-The proxies are the references, except in Proxy-Anchor, where they are the queries and the batch the references. Either
-way the matrix between batch and proxies is streamed by blocks and never exists in full.
+The proxies are the references, except in Proxy-Anchor, where they are the queries and the batch the references. The
+matrix between batch and proxies is streamed by blocks and never exists in full.
 
 Axes: B queries of a block, C classes, D dims. See `nearfield.pairs` for what a block is.
 """
@@ -34,8 +34,9 @@ class ProxyTriplet(ProxyLoss):
 
         L = 1/M sum_i sum_{c != y_i} [ |x_i - p_y|^2 - |x_i - p_c|^2 + margin ]_+
 
-    With unit vectors the bracket is 2 x.p_c - 2 x.p_y + margin: W = 2 for each active proxy, minus their sum for the
-    own. The sum over classes is not divided by their number, so the gradient grows with it, as in the released code.
+    With unit vectors the bracket is 2 x.p_c - 2 x.p_y + margin: W = 2 for each active proxy, and minus the sum of these
+    for the proxy of the own class. The sum over classes is not divided by their number, so the gradient grows with it,
+    as in the released code.
     """
 
     def __init__(self, num_classes: Classes, dim: Dim, margin: Number = 1.0, **options: Unpack[ProxyOptions]) -> None:
@@ -64,15 +65,16 @@ class ProxyTriplet(ProxyLoss):
     recipe=OptimizerConfig(lr=4e-3, loss_lr=4e2, eps=1.0, loss_eps=1.0, weight_decay=0.0),
 )
 class ProxyNCA(ProxyLoss):
-    """Neighbourhood components against proxies; without the scale it fails.
+    """Neighbourhood components analysis against proxies; it needs the scale to train at all.
 
         D_c = |scale x_i - proxy_scale p_c|^2   (unit x and p; proxy_scale is the scale unless given)
         "strict"         L = 1/M sum_i { D_y + log sum_{c != y} exp(-D_c) }                   (Eq. 14; can be negative)
         "probabilistic"  L = 1/M sum_i -log softmax_c(-D_c) at c = y_i                        (ProxyNCA++, most ports)
 
-    D_c = const - 2 scale proxy_scale cos: a softmax over cosines with temperature 1/(2 scale proxy_scale), 0.056 here
-    and 0.5 unscaled, at which training stalls; the paper does not say so. "probabilistic" equals `proxy_softmax` with
-    that temperature. DMLPlayground applies log-softmax to +D, so that its proxies point away from their class.
+    D_c = const - 2 scale proxy_scale cos: a softmax over cosines with temperature 1/(2 scale proxy_scale), 0.056 here.
+    Unscaled it is 0.5, at which training stalls; the paper does not mention a scale. "probabilistic" equals
+    `proxy_softmax` with that temperature. DMLPlayground applies log-softmax to +D, so that its proxies point away from
+    their class.
     """
 
     def __init__(
@@ -119,11 +121,11 @@ class ProxySoftmax(ProxyLoss):
         L = 1/M sum_i -log softmax_c(x_i . p_c / temperature) at c = y_i
 
     W = (softmax - target) / (temperature M); with `label_smoothing` e the target is 1 - e + e/C at y and e/C elsewhere.
-    Without the temperature the softmax of cosines is nearly flat and the method fails. The paper's network ends in a
-    layer norm without learned scale (`model.norm = "layer"`) and, with 2048 dims, no embedding layer at all; its binary
-    variant keeps the sign of each dim and ranks by Hamming distance (`distance = "hamming"`), where ties are many:
-    scores are expected values over their random orders. DMLPlayground applies log-softmax to 1 - cosine, so that its
-    proxies point away from their class.
+    Without the temperature the softmax of cosines is nearly uniform and training fails. The paper's network ends in a
+    layer norm without learned scale (`model.norm = "layer"`) and, with 2048 dims, has no embedding layer; its binary
+    variant keeps the sign of each dim and ranks by Hamming distance (`distance = "hamming"`), which has many ties:
+    scores are expected values over random orders of tied items. DMLPlayground applies log-softmax to 1 - cosine, so
+    that its proxies point away from their class.
     """
 
     def __init__(
@@ -162,8 +164,8 @@ class ProxyAnchor(ProxyLoss):
           + 1/|P|  sum_{p}       log(1 + sum_{x not in X_p} exp(alpha (s + delta))),   s = cos(x, p)
 
     P+ are the proxies of classes in the batch. W = -alpha e^{-alpha(s-delta)} / ((1 + sum) |P+|) for the positives of a
-    proxy and alpha e^{alpha(s+delta)} / ((1 + sum) |P|) for the others. DRML's comparison gives its own variant
-    alpha = 64 and delta = 0.2 (preset "drml") but the baseline 32 and 0.1.
+    proxy and alpha e^{alpha(s+delta)} / ((1 + sum) |P|) for the others. The DRML paper trains its own variant with
+    alpha = 64 and delta = 0.2 (preset "drml"), but its baseline with 32 and 0.1.
     """
 
     needs = "nothing"

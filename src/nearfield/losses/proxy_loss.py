@@ -18,18 +18,18 @@ from nearfield.pairs.mining import uniforms
 
 
 class ProxyOptions(EngineOptions, total=False):
-    """Options that every proxy loss takes beside its own parameters."""
+    """Options that every proxy loss takes in addition to its own parameters."""
 
     sample: Count | None
     sparse: bool
 
 
 class ProxyLoss(PairLoss):
-    """A pair loss with parameters of its own to compare with: `proxies` (C, D), a row for each class.
+    """A pair loss that compares a batch with learned `proxies` (C, D), one row (or several centers) for each class.
 
-    For very many classes: with `sample`, a training step compares with the classes of the batch and random others, so
-    many in all (Partial FC, An et al., CVPR 2022); with `sparse`, the gradient of the proxies is a sparse tensor of the
-    rows compared with, and an optimiser for sparse gradients (SGD, SparseAdam) steps only those.
+    For very many classes: with `sample`, a training step compares with that many classes, those of the batch and random
+    others (Partial FC, An et al., CVPR 2022); with `sparse`, the gradient of the proxies is a sparse tensor of the rows
+    in use, and an optimiser for sparse gradients (SGD, SparseAdam) updates only those.
     """
 
     own_batch = True

@@ -37,12 +37,13 @@ class FastAP(PairLoss):
         nodes c_l = l delta, l = 0..L, delta = 4/L;  h_l = sum_j max(0, 1 - |z_j - c_l| / delta);  H cumulative
         FastAP_i = 1/|P_i| sum_l H+_l h+_l / H_l,    L = 1 - mean over queries with a positive of FastAP_i
 
-    For z between c_l and c_{l+1} the derivative is one number for all negatives of the interval and one for all its
-    positives, so W is a look-up (methods of the supplement need L products):
+    For z between c_l and c_{l+1} all negatives of the interval have one derivative and all its positives another, so W
+    is a table look-up (the supplement's form needs L matrix products):
         negatives  dFastAP/dz = H+_l h+_l / (delta |P| H_l^2)
         positives  dFastAP/dz = [H+_{l+1}/H_{l+1} - H+_l/H_l - h+_l H-_l / H_l^2] / (delta |P|)
-    The latter can be positive: moving a positive away into a purer bin may raise FastAP. Eq. 16 of the paper differs
-    from the correct derivative; the released PyTorch backward ignores grad_output and is M/2 times too large.
+    The latter can be positive: moving a positive away into a bin with fewer negatives may raise FastAP. Eq. 16 of the
+    paper differs from the correct derivative; the released PyTorch backward ignores grad_output and is M/2 times too
+    large.
     """
 
     needs = "positive"
@@ -54,12 +55,14 @@ class FastAP(PairLoss):
 
     def weigh(self, block: Block) -> Weighted:
         each = 1 / block.num_pos.clamp(min=1)[:, None]  # (B, 1)
-        absent = block.pos.masked_fill(~block.pos_mask, -torch.inf)  # padding goes where the mined-out negatives are
+        absent = block.pos.masked_fill(~block.pos_mask, -torch.inf)  # padding is treated like removed negatives
         x_pos, x_neg = self._in_bins(absent), self._in_bins(block.neg)
         pos_upto = self._cumulative(x_pos, block.num_pos)  # H+, (B, L + 1)
         neg_upto = self._cumulative(x_neg, block.num_neg)  # H-
         pos_at = pos_upto.diff(dim=1, prepend=torch.zeros_like(each))  # h+
-        whole = (pos_upto + neg_upto).clamp(min=torch.finfo(each.dtype).tiny)  # H; 0/H is 0 where nobody is yet
+        whole = (pos_upto + neg_upto).clamp(
+            min=torch.finfo(each.dtype).tiny
+        )  # H; 0/H is 0 in bins before the first item
         precision = pos_upto / whole
         value = 1 - (precision * pos_at).sum(1) * each[:, 0]
         slope = each * (self.bins / 4)
@@ -69,12 +72,12 @@ class FastAP(PairLoss):
         return Weighted(value, _look_up(2 * pull[:, :-1], x_pos), _look_up(2 * push[:, :-1], x_neg))
 
     def _in_bins(self, s: Tensor) -> Tensor:
-        """Squared distance in units of a bin, 0 ... L; L + 1 for pairs that are not there."""
+        """Squared distance in units of a bin, 0 ... L; L + 1 for entries that are not pairs."""
         x = (1 - s).mul_(self.bins / 2).clamp_(0, self.bins)
         return x.add_(1 - is_real(s))
 
     def _cumulative(self, x: Tensor, number: Tensor) -> Tensor:
-        """H_l = sum_j min(1, max(0, l + 1 - x_j)) for l = 0..L: how many are within bin l, softly, (B, L + 1)."""
+        """H_l = sum_j min(1, max(0, l + 1 - x_j)) for l = 0..L: the soft number of items up to bin l, (B, L + 1)."""
         upto = [(edge - x).clamp_(0, 1).sum(1) for edge in range(1, self.bins + 1)]
         return torch.stack([*upto, number], 1)
 
@@ -96,7 +99,7 @@ class SmoothAP(PairLoss):
         AP_i = 1/|P_i| sum_p (1 + sum_{k in P_i, k != p} g_kp) / (1 + sum_{k in P_i or N_i, k != p} g_kp)
         g_kp = sigmoid((S_ik - S_ip) / T),     L = 1 - mean over queries with a positive of AP_i
 
-    Work grows with the number of positives: one pass over the row for each.
+    The cost grows with the number of positives: one pass over the row for each.
     """
 
     needs = "positive"
@@ -140,14 +143,14 @@ class SmoothAP(PairLoss):
     recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-5),
 )
 class RankedList(PairLoss):
-    """Ranked list: positives within alpha - margin, negatives beyond alpha, near negatives weighted up.
+    """Ranked list: positives nearer than alpha - margin, negatives farther than alpha, near negatives weigh more.
 
         L_P = mean over positives with d > alpha - m of (d - (alpha - m))
         L_N = sum over negatives with d < alpha of w (alpha - d),  w ~ exp(T (alpha - d)), summing to 1
         L = mean over queries of L_P + lam L_N
 
-    w weighs gradients and is not differentiated: through it some 40 % of the negatives would be pulled nearer.
-    DMLPlayground and pytorch-metric-learning do differentiate it.
+    w is not differentiated: its derivative would pull about 40 % of the negatives nearer. DMLPlayground and
+    pytorch-metric-learning do differentiate it.
     """
 
     constant_weights = True
@@ -170,5 +173,5 @@ class RankedList(PairLoss):
         near = (self.alpha - block.neg).clamp_(min=0)
         on = (far > 0).to(far.dtype)
         each = on / on.sum(1, keepdim=True).clamp(min=1)
-        _, share = log_sum_exp(log_mask(near.sign()).add_(near, alpha=self.temperature))  # what is not near is at -inf
+        _, share = log_sum_exp(log_mask(near.sign()).add_(near, alpha=self.temperature))  # -inf beyond alpha
         return Weighted((far * each).sum(1) + self.lam * (near * share).sum(1), each, -self.lam * share)

@@ -1,4 +1,4 @@
-"""Deep relational metric learning: several views of an image, each taught by its own images, and their relations.
+"""Deep relational metric learning: several views of the features, each trained by its own images, and their relations.
 
 Axes: M items of a batch, K branches, F features of the backbone, f = F / K of a branch, D embedding dims, d = D / K.
 """
@@ -24,10 +24,10 @@ from nearfield.pairs import EngineOptions, check_labels, check_vectors
 
 
 class Views(NamedTuple):
-    """What the embedder sees in a batch."""
+    """Everything that the embedder computes for a batch."""
 
     nodes: Tensor  # (M, K, d) unit vectors
-    errors: Tensor  # (M, K) how badly each branch reconstructs its features
+    errors: Tensor  # (M, K) reconstruction error of each branch
     relations: Tensor  # (M, K, K) weight of source k in the message to l; a column sums to 1 or is 0
     embedding: Tensor  # (M, D)
 
@@ -101,21 +101,21 @@ def _each(layers: nn.ModuleList, parts: Tensor) -> Tensor:
     recipe=OptimizerConfig(lr=5e-5, head=20.0, loss_lr=1e-2, weight_decay=1e-4),
 )
 class DRML(nn.Module):
-    """An ensemble of views of the features, each taught by the images it reconstructs best, joined by their relations.
+    """An ensemble of views of the features, each trained by the images it reconstructs best, joined by their relations.
 
         L = sum_k base_k(n_k of the items with argmin_k e = k) + emb_weight base_K+1(embedding) + rec_weight mean e
 
-    Takes the backbone's features (M, `features`, by default `dim`) and holds the head that embeds them, `embedder`; any
-    loss of this library can be the base, with parameters of its own for each branch and for the embedding. A branch
-    without items contributes 0, and one with a single item nothing to losses over pairs.
+    Takes the backbone's features (M, `features`, by default `dim`) and holds the head that embeds them, `embedder`. Any
+    method can be the base, with its own parameters for each branch and for the embedding. A branch without items
+    contributes 0, and so does one with a single item if the base compares items with each other.
 
     Known from the authors' code: K = 4 equal slices of the features; detached inputs of decoders and relations; the
     gate; relations normalised over their source, all-zero columns left 0; V = [I | 0]; weights 10 and 1 with
-    Proxy-Anchor at alpha = 64, delta = 0.2 (the baseline it is compared with has 32 and 0.1). Inferred: the decoders
-    are linear; the weights for other base losses; branches of equal size at other dims.
+    Proxy-Anchor at alpha = 64, delta = 0.2 (the baseline in the paper has 32 and 0.1). Inferred: linear decoders; the
+    weights for other base losses; branches of equal size at other dims.
     """
 
-    constant_weights: ClassVar[bool] = True  # detached inputs and targets: the gradient is no derivative
+    constant_weights: ClassVar[bool] = True  # detached inputs and targets: the gradient is not the derivative
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class DRML(nn.Module):
             raise InputError(f"embeddings must be the backbone's {self.features} features; got {features.shape[1]}.")
         with torch.autocast(features.device.type, enabled=False):
             views = self.embedder.look(features.to(self.embedder.score.weight.dtype))
-            branch = views.errors.argmin(1)  # (M,) the first of equal ones
+            branch = views.errors.argmin(1)  # (M,) the first of ties
             total: Tensor = self.emb_weight * self.whole(views.embedding, labels)
             total = total + self.rec_weight * views.errors.mean()
             for k, part in enumerate(self.parts):

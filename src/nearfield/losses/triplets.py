@@ -1,4 +1,4 @@
-"""Losses over triplets (query, positive, negative), without ever listing the triplets.
+"""Losses over triplets (query, positive, negative), computed without enumerating the triplets.
 
 Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
 """
@@ -19,7 +19,7 @@ from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, finite, log_mask
 from nearfield.pairs.mining import uniforms
 
-FEW = 8  # up to so many positives a loop over them beats bisection
+FEW = 8  # with at most so many positives, a loop over them is faster than bisection
 
 Distance = Literal["euclidean", "cosine", "sqeuclidean", "snr"]
 Mining = Literal["all", "hard", "semihard", "facenet", "pml", "semihard_random", "semihard_drop"]
@@ -46,14 +46,14 @@ class Triplet(PairLoss):
 
         L = mean over triplets of [D_ap - D_an + margin]_+     D: d, d^2, -S or the SNR distance
 
-    `mining` names which triplets: "all"; "hard" (farthest positive, nearest negative); and five rules that have all
-    been published as semi-hard: "semihard" (TensorFlow, DMLPlayground: for each pair the nearest negative beyond the
-    positive, else the farthest one; mean over positive pairs), "facenet" (all with D_ap < D_an < D_ap + margin), "pml"
-    (all with 0 < D_an - D_ap <= margin), "semihard_random" (one random positive, one random negative of FaceNet's band,
-    else any) and "semihard_drop" (the same, else none). The mean is over triplets with a loss (`reduction="active"`) or
-    over all that the rule selects ("all").
-    Batch-all is exact in O(N log P) a query: the weight of a positive is the number of negatives that violate it and
-    the weight of a negative the number of positives that it violates, and both are counts in sorted order.
+    `mining` selects the triplets: "all"; "hard" (farthest positive, nearest negative); and five rules that have all
+    been published as semi-hard: "semihard" (TensorFlow, DMLPlayground: for each positive pair the nearest negative that
+    is farther than the positive, otherwise the farthest negative; mean over positive pairs), "facenet" (all with
+    D_ap < D_an < D_ap + margin), "pml" (all with 0 < D_an - D_ap <= margin), "semihard_random" (one random positive and
+    one random negative in FaceNet's band, otherwise any negative) and "semihard_drop" (the same, otherwise no triplet).
+    The mean is over triplets with a positive loss (`reduction="active"`) or over all that the rule selects ("all").
+    Batch-all is exact in O(N log P) per query: the weight of a positive is the number of negatives that violate it, the
+    weight of a negative the number of positives that it violates, and both are counts in sorted order.
     """
 
     reduction = "terms"
@@ -87,7 +87,7 @@ class Triplet(PairLoss):
         return Weighted(found.value, sign * found.pos, found.neg.mul_(-sign), terms)
 
     def _band(self, block: Block, d_pos: Tensor, d_neg: Tensor) -> Triplets:
-        """Every triplet whose hinge is open and, but for "all", whose negative is beyond the positive."""
+        """Every triplet with an active hinge and, except for "all", a negative farther than the positive."""
         stop = d_pos + self.margin
         found = count_below(stop, d_neg)
         if self.mining == "all":
@@ -98,13 +98,13 @@ class Triplet(PairLoss):
         return Triplets(value, pos, neg, found.active - inside.active, edge - inside.active)
 
     def _choose(self, block: Block, d_pos: Tensor, d_neg: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns of the chosen positives and negatives and whether each choice stands, (B, T) each."""
+        """Columns of the chosen positives and negatives, and whether each choice is valid, (B, T) each."""
         if self.mining == "semihard":
             every = torch.arange(d_pos.shape[1], device=d_pos.device).expand_as(d_pos)
             return every, _nearest_beyond(d_pos, d_neg, block.num_neg), block.pos_mask
         if not d_pos.shape[1]:
-            nobody = torch.zeros(len(d_pos), 0, dtype=torch.long, device=d_pos.device)
-            return nobody, nobody, nobody.bool()
+            none = torch.zeros(len(d_pos), 0, dtype=torch.long, device=d_pos.device)
+            return none, none, none.bool()
         if self.mining == "hard":
             pair = d_pos.argmax(1, keepdim=True), d_neg.argmin(1, keepdim=True)
             return *pair, (block.num_pos > 0)[:, None]
@@ -116,18 +116,18 @@ class Triplet(PairLoss):
         pool = torch.where(some, band, block.neg_mask) if self.mining == "semihard_random" else band
         rank = (u[:, 1:] * pool.sum(1, keepdim=True)).long()
         n = torch.searchsorted(pool.long().cumsum(1), rank, right=True).clamp(max=d_neg.shape[1] - 1)
-        stands = some if self.mining == "semihard_drop" else torch.ones_like(some)
-        return p, n, stands & (block.num_pos > 0)[:, None]
+        valid = some if self.mining == "semihard_drop" else torch.ones_like(some)
+        return p, n, valid & (block.num_pos > 0)[:, None]
 
-    def _chosen(self, d_pos: Tensor, d_neg: Tensor, p: Tensor, n: Tensor, stands: Tensor) -> Triplets:
-        hinge = (d_pos.gather(1, p) - d_neg.gather(1, n) + self.margin).clamp(min=0).masked_fill(~stands, 0.0)
+    def _chosen(self, d_pos: Tensor, d_neg: Tensor, p: Tensor, n: Tensor, valid: Tensor) -> Triplets:
+        hinge = (d_pos.gather(1, p) - d_neg.gather(1, n) + self.margin).clamp(min=0).masked_fill(~valid, 0.0)
         on = (hinge > 0).to(hinge.dtype)
         pos, neg = torch.zeros_like(d_pos).scatter_add_(1, p, on), torch.zeros_like(d_neg).scatter_add_(1, n, on)
-        return Triplets(hinge.sum(1), pos, neg, on.sum(1), stands.sum(1).to(hinge.dtype))
+        return Triplets(hinge.sum(1), pos, neg, on.sum(1), valid.sum(1).to(hinge.dtype))
 
 
 class Triplets(NamedTuple):
-    """Sum of hinges, and in how many open triplets each positive and each negative takes part."""
+    """Sum of hinges, and the number of active triplets that each positive and each negative is part of."""
 
     value: Tensor  # (B,)
     pos: Tensor  # (B, P)
@@ -139,7 +139,7 @@ class Triplets(NamedTuple):
 def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | None = None) -> Triplets:
     """Over all pairs (p, n) of a row with x_n < stop_p (<= if `closed`): sum of start_p - x_n, and counts.
 
-    `start` defaults to `stop`; it must be in the same order. -inf in `stop` and +inf in `x` take part in nothing.
+    `start` defaults to `stop`, and must be in the same order. -inf in `stop` and +inf in `x` are in no pair.
     """
     start = stop if start is None else start
     value, neg, pos = torch.zeros_like(x[:, 0]), torch.zeros_like(x), torch.zeros_like(stop)
@@ -151,7 +151,7 @@ def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | N
             pos[:, p] = below.sum(1)
     else:
         edges, order = stop.sort(1)
-        place = torch.searchsorted(edges, x, right=not closed)  # how many edges are below x: those do not count
+        place = torch.searchsorted(edges, x, right=not closed)  # number of edges below x, which do not count
         neg = (stop.shape[1] - place).to(x.dtype)
         hits = torch.zeros(len(x), stop.shape[1] + 1, dtype=x.dtype, device=x.device)
         hits.scatter_add_(1, place, torch.ones_like(x))
@@ -162,17 +162,17 @@ def count_below(stop: Tensor, x: Tensor, closed: bool = False, start: Tensor | N
 
 
 def _nearest_beyond(d_pos: Tensor, d_neg: Tensor, num_neg: Tensor) -> Tensor:
-    """For each positive the column of the nearest negative that is farther, or of the farthest negative, (B, P)."""
+    """For each positive the column of the nearest negative farther than it, else of the farthest negative, (B, P)."""
     if d_pos.shape[1] <= FEW:
         columns, beyond = torch.zeros_like(d_pos, dtype=torch.long), torch.empty_like(d_neg)
         for p in range(d_pos.shape[1]):
             torch.gt(d_neg, d_pos[:, p : p + 1], out=beyond)
             value, columns[:, p] = (d_neg - log_mask(beyond)).min(1)
-            (alone,) = (value == math.inf).nonzero(as_tuple=True)  # rows with nobody beyond this positive
+            (alone,) = (value == math.inf).nonzero(as_tuple=True)  # rows without a negative farther than this positive
             columns[alone, p] = d_neg[alone].masked_fill(d_neg[alone] == math.inf, -math.inf).argmax(1)
         return columns
     ordered, column = d_neg.sort(dim=1, stable=True)
     place = torch.searchsorted(ordered, d_pos.contiguous(), right=True)
     last = (num_neg.long() - 1).clamp(min=0)[:, None]
-    farthest = torch.searchsorted(ordered, ordered.gather(1, last))  # the first of equals
+    farthest = torch.searchsorted(ordered, ordered.gather(1, last))  # the first of ties
     return column.gather(1, torch.where(place > last, farthest, place))

