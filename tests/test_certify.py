@@ -1,4 +1,4 @@
-"""`check-gradients` passes right losses and catches wrong ones."""
+"""`check-gradients` passes correct losses and fails wrong ones."""
 
 from __future__ import annotations
 

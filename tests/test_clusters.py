@@ -1,4 +1,4 @@
-"""Structured clustering and prototypes: equal to their slow references, searched as well as promised.
+"""Structured clustering and prototypes: equal to their slow references, and the search finds what it should.
 
 Legend: N items, D dims, C classes, S medoids. All in float64 unless said.
 """
@@ -58,7 +58,7 @@ def agree(
 
 @st.composite
 def any_batch(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """2 to 16 rows of 2 to 5 dims, labels in any pattern, some vectors more than once."""
+    """2 to 16 rows of 2 to 5 dims, any labels, some vectors more than once."""
     labels = draw(st.lists(st.integers(0, draw(st.integers(0, 5))), min_size=2, max_size=16))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     x = torch.randn(len(labels), draw(st.integers(2, 5)), generator=generator, dtype=torch.float64)
@@ -70,7 +70,7 @@ def any_batch(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 @st.composite
 def lattice(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """Few places for many items: squared distances are whole numbers, most scores are tied, medoids coincide."""
+    """Few positions for many items: squared distances are integers, most scores are tied, medoids coincide."""
     labels = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     wide, dims = draw(st.integers(1, 3)), draw(st.integers(1, 2))
@@ -188,7 +188,7 @@ def test_search_often_finds_the_maximum_and_sometimes_misses_it() -> None:
 
 @pytest.mark.parametrize("gamma", [0.2, 1.0, 5.0])
 def test_skipping_candidates_changes_nothing(gamma: float) -> None:
-    """The reference evaluates all of them."""
+    """The reference evaluates all candidates."""
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(8).repeat_interleave(5)
     x = torch.randn(8, 6, generator=generator, dtype=torch.float64)[y]
@@ -229,7 +229,7 @@ def test_nothing_to_lose_is_exactly_zero(batch: str) -> None:
 
 
 def test_no_gradient_where_the_search_ends_below_the_true_classes() -> None:
-    """Only a search that misses the maximum can: the true medoids are a choice too."""
+    """Only a search that misses the maximum can be below: the true medoids are one of the choices."""
     generator = torch.Generator().manual_seed(2)
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
     x = torch.randn(8, 3, generator=generator, dtype=torch.float64) + 2 * torch.eye(3, dtype=torch.float64)[labels]

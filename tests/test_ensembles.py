@@ -1,4 +1,4 @@
-"""DREML: random groupings, members that share nothing, and their training one by one, side by side or resumed."""
+"""DREML: random groupings, independent members, and their training one by one, in parallel or resumed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_unbalanced_groupings_are_free_draws() -> None:
     assert found.min() == 0
     assert found.max() == 11
     filled = torch.stack([row.bincount(minlength=12) > 0 for row in found]).double().mean()
-    assert abs(float(filled) - (1 - (11 / 12) ** 12)) < 0.03  # a meta-class stays empty with that chance
+    assert abs(float(filled) - (1 - (11 / 12) ** 12)) < 0.03  # the probability of a meta-class that is not empty
 
 
 def test_is_the_sum_of_its_members() -> None:

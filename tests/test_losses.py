@@ -57,7 +57,7 @@ class Result(NamedTuple):
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
-    """Relative to the largest entry, so that sums which cancel are not asked for more digits than they have."""
+    """Relative to the largest entry, so that sums that cancel need no more digits than they have."""
     size = float(expected.abs().max()) if expected.numel() else 0.0
     torch.testing.assert_close(found, expected, rtol=0.0, atol=tolerance * size + 1e-12)
 
@@ -120,7 +120,7 @@ RAW_DOTS: dict[str, Case] = dict(
     case(loss, normalize=False) for loss in REFERENCE if NORMALIZE[loss] and loss not in ("margin", "angular")
 )
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
-SHARED = tuple(name for name in ZOO if name != "large_norms")  # the norms are a law of their own
+SHARED = tuple(name for name in ZOO if name != "large_norms")  # covered by the laws about scale
 FEW = ("unequal", "duplicates", "collapsed_exact")
 
 
@@ -134,7 +134,7 @@ def crossed(cases: dict[str, Case], names: tuple[str, ...], separate: bool = Fal
 
 
 def fast(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels: Tensor | None = None) -> Result:
-    """What the package answers."""
+    """The result of the package."""
     loss = losses.create(case.loss, **case.params)
     x, refs = x.clone().requires_grad_(), None if refs is None else refs.clone().requires_grad_()
     given = (x, labels) if refs is None else (x, labels, refs, ref_labels)
@@ -146,7 +146,7 @@ def fast(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_
 
 
 def slow(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels: Tensor | None = None) -> Result:
-    """What the reference answers."""
+    """The result of the slow reference."""
     x, refs = x.clone().requires_grad_(), None if refs is None else refs.clone().requires_grad_()
     pairs = pairs_of(x, labels, refs, ref_labels, normalize=case.normalize)
     return slow_on(lambda leaves: REFERENCE[case.loss](leaves, **case.slow_params), pairs, x, refs)
@@ -165,7 +165,7 @@ def slow_on(function: Callable[[Pairs], Tensor], pairs: Pairs, x: Tensor, refs: 
 
 
 def agree(found: Result, expected: Result, ties: bool = False, tolerance: float = 1e-9) -> None:
-    """All four; where a rule had to choose among exact `ties`, only how much each row pulls and pushes."""
+    """All four; with exact `ties` among candidates, only the total pull and push of each row."""
     close(found.value, expected.value, tolerance)
     if found.weights is not None and expected.weights is not None:
         if ties:
@@ -180,7 +180,7 @@ def agree(found: Result, expected: Result, ties: bool = False, tolerance: float 
 
 
 def tied(case: Case, batch: str) -> bool:
-    """Rules that pick one of several equals may pick another one than the reference; the value is the same."""
+    """Rules that select one of several ties may select another than the reference; the value is the same."""
     return case.params.get("mining") in ("hard", "semihard") and batch == "collapsed_exact"
 
 
@@ -214,7 +214,7 @@ def test_every_pair_loss_is_compared() -> None:
 
 
 def crowded() -> tuple[Tensor, Tensor]:
-    """Classes of 11, 4 and 2 with some vectors twice: more positives than a loop over them is used for."""
+    """Classes of 11, 4 and 2 with some vectors twice: more positives than the loop over positives handles."""
     generator = torch.Generator().manual_seed(3)
     labels = shuffled_labels([11, 4, 2], generator)
     x = torch.randn(17, 4, generator=generator, dtype=torch.float64)
@@ -223,7 +223,7 @@ def crowded() -> tuple[Tensor, Tensor]:
 
 
 def lattice() -> tuple[Tensor, Tensor]:
-    """Small whole numbers in label order: dot products are exact, and many of them are equal or differ by 1."""
+    """Small integers in label order: dot products are exact, and many of them are equal or differ by 1."""
     generator = torch.Generator().manual_seed(4)
     labels = torch.repeat_interleave(torch.arange(3), torch.tensor([11, 4, 2]))
     return torch.randint(-1, 2, (17, 3), generator=generator).double(), labels
@@ -247,7 +247,7 @@ def test_triplets_at_the_edges_of_their_rules(rule: str, reduction: str) -> None
 
 @pytest.mark.parametrize("rule", ["semihard_random", "semihard_drop"])
 def test_random_triplets_follow_their_rule(rule: str) -> None:
-    """One positive and one negative an anchor, from FaceNet's band where it has any; the mean is over those."""
+    """One positive and one negative per anchor, from FaceNet's band if possible; the mean is over those."""
     x, labels = ZOO["random"]
     pairs = pairs_of(x, labels)
     loss = losses.create("triplet", mining=rule, distance="cosine", margin=0.1, reduction="all")
@@ -282,7 +282,7 @@ def test_random_triplets_follow_their_rule(rule: str) -> None:
 
 
 class Spy:
-    """A miner that keeps every pair and remembers the blocks."""
+    """A miner that keeps every pair and records the blocks."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
@@ -293,7 +293,7 @@ class Spy:
 
 
 def drawn_pairs(block: Block, columns: Tensor, params: Params) -> list[tuple[int, int]]:
-    """The (row, column) of every negative drawn, in the caller's order and as often as drawn."""
+    """The (row, column) of every drawn negative in the caller's order, repeated as often as it was drawn."""
     rule = DistanceWeightedMiner(params.get("cutoff", 0.5), params.get("upper", 1.4), params.get("seed", 0))
     drawn, real = draw_by_distance(block.neg, block, rule)
     found = []
@@ -428,7 +428,7 @@ def test_snr_equals_reference(batch: str, separate: bool, form: str) -> None:
 
 @pytest.mark.parametrize("form", SNRS)
 def test_snr_of_nearly_constant_embeddings(form: str) -> None:
-    """The variance of a query is held at 1e-8, and has no gradient there."""
+    """The variance of a query is clamped to 1e-8, and has no gradient there."""
     case, params = SNRS[form]
     x, labels = ZOO["unequal"]
     x = x * torch.logspace(-6, -3, len(x), dtype=x.dtype)[:, None]
@@ -514,7 +514,7 @@ def test_penalties_do_not_overflow_in_float16(name: str, params: Params) -> None
 
 @st.composite
 def any_batch(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """2 to 24 rows of 2 to 6 dims, labels in any pattern, now and then a vector that occurs twice."""
+    """2 to 24 rows of 2 to 6 dims, any labels, sometimes a vector that occurs twice."""
     labels = draw(st.lists(st.integers(0, draw(st.integers(0, 6))), min_size=2, max_size=24))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     x = torch.randn(len(labels), draw(st.integers(2, 6)), generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Cross-batch memory: what it compares, what it forgets, what it saves."""
+"""Cross-batch memory: what it compares, overwrites and saves."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_any_shape_equals_its_reference(name: str, items: int, classes: int, dim
 
 @pytest.mark.parametrize("name", PROXY_REFERENCE)
 def test_weights_are_the_derivative_with_respect_to_cosines(name: str) -> None:
-    """W is an (N, C K) matrix, whichever of the two are the engine's rows."""
+    """W is an (N, C K) matrix, whether batch or proxies are the engine's rows."""
     x, labels = ZOO["random"]
     loss = make(name, **({"tau": 0.0} if name == "soft_triple" else {}))
     w = pair_weights(loss, x, labels)
@@ -105,7 +105,7 @@ def test_one_class_has_nothing_to_learn(name: str) -> None:
     loss = make(name, 1, **({"tau": 0.0} if name == "soft_triple" else {}))
     value = loss(x, torch.zeros(4, dtype=torch.int64))
     value.backward()
-    if name == "proxy_anchor":  # pulls without anybody to push
+    if name == "proxy_anchor":  # it pulls, and there is nothing to push
         assert value > 0
         return
     assert value == 0
@@ -236,7 +236,7 @@ def test_wrong_proxies_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------------ the peer
 
 
-PEERS = {  # pytorch-metric-learning's losses of the same definition, and our setting of it
+PEERS = {  # losses of pytorch-metric-learning with the same definition, and our settings for it
     "proxy_softmax": (lambda: pml.NormalizedSoftmaxLoss(C, D, temperature=0.05), {}),
     "proxy_nca": (lambda: pml.ProxyNCALoss(C, D, softmax_scale=9), {"form": "probabilistic"}),
     "proxy_anchor": (lambda: pml.ProxyAnchorLoss(C, D), {}),

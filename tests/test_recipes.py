@@ -1,4 +1,4 @@
-"""Recipes are complete, name only what exists, and carry the numbers of the papers' table."""
+"""Recipes are complete, name only what exists, and have the numbers of the papers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAPERS = [name for name in RECIPES if name not in SMALL]
 
 
 class Row(NamedTuple):
-    """A line of the papers' table: what must stand in a recipe, written down again."""
+    """A row of the papers' table: what a recipe must contain, stated independently."""
 
     backbone: str
     dim: int
@@ -228,7 +228,7 @@ def glyphs() -> Dataset:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "dreml_resnet18_cub"])
 def test_a_tiny_copy_trains(name: str, glyphs: Dataset, tmp_path: Path) -> None:
-    """Method, optimiser, schedule and sampler as they are; a small network on small pictures, for two steps."""
+    """Method, optimiser, schedule and sampler as they are; a small network on small images, for two steps."""
     config = recipe(name)
     network = {"backbone": "conv", "width": 4, "weights": None, "dim": 16, "init": "default"}  # 16 features too
     per_class = config.sampler.per_class if 24 % config.sampler.per_class == 0 else 4
@@ -255,8 +255,8 @@ def test_the_pretrained_network_takes_its_crops() -> None:
     model = build_model(config.model, 0)
     loss = losses.create(config.method.name, **config.method.params)
     optimizer = build_optimizer(model, loss, config.optimizer)
-    pictures = np.random.default_rng(0).integers(0, 255, (4, 144, 190, 3), dtype=np.uint8)
-    images = Cropped(pictures, AUGMENTATIONS["px128"], train=True, seed=0)[(0, [0, 1, 2, 3])]
+    photos = np.random.default_rng(0).integers(0, 255, (4, 144, 190, 3), dtype=np.uint8)
+    images = Cropped(photos, AUGMENTATIONS["px128"], train=True, seed=0)[(0, [0, 1, 2, 3])]
     assert images.shape == (4, 3, 128, 128)
     before = model(images)
     loss(before, torch.tensor([0, 0, 1, 1])).backward()
@@ -285,7 +285,7 @@ def test_members_of_the_ensemble_learn_their_meta_classes() -> None:
 
 
 def test_the_feature_recipe_beats_principal_components(real_data: Path, tmp_path: Path) -> None:
-    """On classes that choose, in a few seconds; the head starts as PCA, which is its score at rate 0."""
+    """On held-out classes, in a few seconds; the head starts as PCA, which is its score at learning rate 0."""
     config = recipe("cub_lite0_features")
     dataset = load(str(real_data / "cub200_efficientnet_lite0_224.npz"))
     short = config.model_copy(update={"steps": 100, "eval_every": 100})
@@ -298,7 +298,7 @@ def test_the_feature_recipe_beats_principal_components(real_data: Path, tmp_path
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), scale=st.floats(1e-3, 0.05))
 def test_adam_of_the_margin_recipe_steps_like_its_sgd(seed: int, scale: float) -> None:
-    """Beta's SGD at 0.1 with momentum 0.9 and Adam with rate and epsilon 1 go the same way on small gradients."""
+    """SGD at 0.1 with momentum 0.9 and Adam with learning rate and epsilon 1 move beta alike for small gradients."""
     chosen = recipe("margin_resnet50_cub").optimizer
     gradients = scale * (torch.randn(200, 5, generator=torch.Generator().manual_seed(seed)) + 0.5)
     a, b = torch.zeros(5, requires_grad=True), torch.zeros(5, requires_grad=True)
@@ -320,7 +320,7 @@ def test_a_wrong_name_says_the_nearest(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="unknown recipe 'fastap_resnet19_sop'; did you mean 'fastap_resnet18_sop'"):
         recipe("fastap_resnet19_sop")
-    with pytest.raises(InputError, match="TOML file or a recipe; there is no 'glyph_conv'; did you mean 'glyphs_conv'"):
+    with pytest.raises(InputError, match="TOML file or a recipe; got 'glyph_conv'; did you mean 'glyphs_conv'"):
         config_values("glyph_conv")
     with pytest.raises(InputError, match="cannot read the config"):
         config_values("none.toml")

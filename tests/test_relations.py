@@ -25,7 +25,7 @@ M, K, FEATURES, D = 12, 4, 20, 8
 def embedder() -> RelationalEmbedder:
     torch.manual_seed(0)
     found = RelationalEmbedder(FEATURES, D, K).double()
-    torch.nn.init.normal_(found.output.weight)  # so that the relations have a say
+    torch.nn.init.normal_(found.output.weight)  # so that the relations have an effect
     return found
 
 
@@ -34,7 +34,7 @@ def features() -> Tensor:
 
 
 def slow(e: RelationalEmbedder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Item by item, branch by branch, as the equations read; nothing detached."""
+    """Item by item, branch by branch, as in the equations; nothing detached."""
     size, nodes, errors, relations, embeddings = FEATURES // K, [], [], [], []
     for item in x:
         f = [item[k * size : (k + 1) * size] for k in range(K)]
@@ -109,7 +109,7 @@ def test_each_item_teaches_the_branch_that_reconstructs_it_best() -> None:
 @pytest.mark.parametrize("items", [1, 2, 9])
 def test_empty_branches_add_nothing(base: str, items: int) -> None:
     loss = losses.create("drml", num_classes=5, dim=D, base=base)
-    x = torch.randn(1, D).expand(items, D).clone().requires_grad_()  # all alike: one branch gets them all
+    x = torch.randn(1, D).expand(items, D).clone().requires_grad_()  # all equal: one branch gets all
     if items == 1 and base in ("triplet", "margin"):
         with pytest.raises(InputError, match="at least 2 rows"):
             loss(x, torch.zeros(1, dtype=torch.int64))

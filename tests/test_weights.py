@@ -38,7 +38,7 @@ def test_table_1_by_measurement(name: str) -> None:
     assert losses.method(name).similarities == TABLE_1[name]
     measured = similarity_types(build(name), trials=12)
     if losses.method(name).disagreement:
-        assert measured == "PN"  # N-pairs: the paper leaves the positive in the softmax out
+        assert measured == "PN"  # N-pairs: the paper omits the positive in the softmax
     else:
         assert measured == TABLE_1[name]
 
