@@ -22,6 +22,7 @@ from torch import nn
 
 from nearfield import losses
 from nearfield.bench.search import apply
+from nearfield.cli.main import main
 from nearfield.config import RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
@@ -97,6 +98,11 @@ def test_a_method_says_where_it_is_defined(name: str) -> None:
     lines = Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
     assert lines[0].startswith("@register(")
     assert next(text for text in lines if text.startswith("class ")).startswith(f"class {method.build.__name__}(")
+
+
+def test_methods_prints_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "fastap"]) == 0
+    assert f"defined in: {losses.method('fastap').where}" in capsys.readouterr().out
 
 
 def test_a_class_without_a_file_names_its_module() -> None:

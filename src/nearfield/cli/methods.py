@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nearfield.losses.registry import Method
 
 DETAILS = """
-With a name it prints the equation, the defaults, published variants, the search space and the sampler.
+With a name it prints the equation, file and line, the defaults, published variants, the search space and the sampler.
 """
 
 

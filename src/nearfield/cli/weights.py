@@ -54,7 +54,8 @@ def weights(arguments: argparse.Namespace) -> None:
         facts = {"paper": method.similarities, "note": method.disagreement}
         rows.append({"loss": name, "measured": similarity_types(loss), **facts})
     if not rows:
-        raise InputError(f"{arguments.name} is not a loss over pairs of a batch; see `nearfield methods`.")
+        rule = "must be a loss whose weights follow from the similarities of a batch's pairs"
+        raise InputError(f"the loss {rule}; got {arguments.name!r}. `nearfield weights` lists those.")
     if arguments.json:
         show.say_json(rows)
         return None

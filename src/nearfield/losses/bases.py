@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearfield.errors import InputError
-from nearfield.losses.parameters import Classes, Dim, check_values, validated
-from nearfield.losses.registry import Params, check_params, create, method
+from nearfield.losses.parameters import Classes, Dim, Params, check_values, validated
+from nearfield.losses.registry import check_params, create, method
 from nearfield.pairs import EngineOptions
 
 LOGITS = "logits"

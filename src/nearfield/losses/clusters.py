@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.losses.parameters import Count, Weight
-from nearfield.losses.registry import Params, Real, register
+from nearfield.losses.parameters import Count, Params, Weight
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
 
 

@@ -15,9 +15,9 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.losses.bases import base_params_of, build_base, check_base, learned_by_base
-from nearfield.losses.parameters import Classes, Count, Dim, Seed
+from nearfield.losses.parameters import Classes, Count, Dim, Params, Seed
 from nearfield.losses.protocols import Counted
-from nearfield.losses.registry import Params, Whole, register
+from nearfield.losses.registry import Whole, register
 from nearfield.pairs import EngineOptions, check_classes, check_labels, check_vectors
 
 

@@ -16,9 +16,9 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
-from nearfield.losses.parameters import Number, Scale
+from nearfield.losses.parameters import Number, Params, Scale
 from nearfield.losses.protocols import Idle, class_size
-from nearfield.losses.registry import Params, Real, register
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
 from nearfield.pairs.mining import MultiSimilarityMiner
 

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.losses.parameters import Classes, Number, Scale, Seed, Weight
+from nearfield.losses.parameters import Classes, Number, Params, Scale, Seed, Weight
 from nearfield.losses.protocols import Idle, class_size
-from nearfield.losses.registry import Params, Real, Whole, register
+from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, check_classes, is_real, over_distance
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 

@@ -38,6 +38,7 @@ Classes = Annotated[int, Field(ge=1, lt=2**31, description="Labels are from 0 to
 Dim = Annotated[int, Field(ge=1, le=2**20, description="It is the number of columns of the embeddings.")]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
+Params = Mapping[str, Any]
 _WORDS = {  # pydantic's and ours
     "Input should": "must",
     "greater than or equal to": "at least",
@@ -54,7 +55,7 @@ class ChecksTogether(Protocol):
     """A class some of whose parameters must fit each other."""
 
     @staticmethod
-    def check_together(params: Mapping[str, Any]) -> None:
+    def check_together(params: Params) -> None:
         """InputError unless all of these parameters, each valid by itself, fit each other."""
 
 
@@ -77,7 +78,7 @@ def validated(owner: str) -> Callable[[_Class], _Class]:
     return wrap
 
 
-def check_values(owner: str, build: type[object], given: Mapping[str, Any]) -> dict[str, Any]:
+def check_values(owner: str, build: type[object], given: Params) -> dict[str, Any]:
     """All arguments of the constructor of `build`, defaults filled in; InputError unless `given` are valid."""
     rules = rules_of(build)  # type: ignore[arg-type]  # mypy takes a class for unhashable
     for name in given:

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.errors import InputError
-from nearfield.losses.parameters import Classes, Count, Dim
-from nearfield.losses.registry import Params
+from nearfield.losses.parameters import Classes, Count, Dim, Params
 from nearfield.pairs import EngineOptions, Held, PairLoss, check_classes, finite, is_real, log_sum_exp
 from nearfield.pairs.mining import uniforms
 
@@ -90,9 +89,9 @@ class ProxyLoss(PairLoss):
         return luck.topk(count).indices.sort().values
 
 
-def within_batch(loss: nn.Module) -> bool:
-    """Whether the loss compares the items of a batch with each other and with nothing that it holds."""
-    return isinstance(loss, PairLoss) and not isinstance(loss, ProxyLoss)
+def within_batch(build: type[nn.Module]) -> bool:
+    """Whether a class of losses compares the items of a batch with each other, and with nothing that it holds."""
+    return issubclass(build, PairLoss) and not issubclass(build, ProxyLoss)
 
 
 def cross_entropy(

@@ -14,11 +14,10 @@ from torch import nn
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
-from nearfield.losses.parameters import check_values, own_parameters, shown, validated
+from nearfield.losses.parameters import Params, check_values, own_parameters, shown, validated
 from nearfield.losses.protocols import Learns
+from nearfield.losses.proxy_loss import within_batch
 from nearfield.pairs import PairLoss
-
-Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Method:
     @property
     def within_batch(self) -> bool:
         """Whether it is a loss over pairs of a batch's items, with nothing learned to compare them with."""
-        return issubclass(self.build, PairLoss) and "dim" not in self.parameters
+        return within_batch(self.build)
 
     @property
     def takes_references(self) -> bool:

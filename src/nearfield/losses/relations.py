@@ -17,9 +17,9 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.losses.bases import base_params_of, build_base, check_base, forms_pairs, learned_by_base
-from nearfield.losses.parameters import Classes, Count, Dim, Weight
+from nearfield.losses.parameters import Classes, Count, Dim, Params, Weight
 from nearfield.losses.protocols import Counted
-from nearfield.losses.registry import Params, Real, register
+from nearfield.losses.registry import Real, register
 from nearfield.pairs import EngineOptions, check_labels, check_vectors
 
 

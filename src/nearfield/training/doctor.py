@@ -171,7 +171,7 @@ def shape(embeddings: Tensor) -> tuple[float, float]:
 
 def lonely(loss: nn.Module, labels: Tensor) -> float:
     """Share of anchors without a positive: in the batch, unless the loss compares with something else too."""
-    if within_batch(loss):
+    if within_batch(type(loss)):
         return float((labels.unique(return_counts=True)[1] == 1).sum()) / len(labels)
     last = loss.last if isinstance(loss, Counted) else {}
     return last.get("unusable_anchors", 0) / max(1, last.get("anchors", 1))
