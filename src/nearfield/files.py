@@ -1,9 +1,10 @@
-"""Writing files so that a reader, or a crash, never sees half of one."""
+"""Writing files and folders so that a reader, or a crash, never sees half of one."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +22,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     except OSError as error:
-        raise RunError(
-            f"cannot write {target}: {error.strerror or error}. Free space or choose another folder."
-        ) from error
+        raise _cannot_write(target, error) from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -32,12 +31,34 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except OSError as error:
-        raise RunError(
-            f"cannot write {target}: {error.strerror or error}. Free space or choose another folder."
-        ) from error
+        raise _cannot_write(target, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder that becomes `folder` if the block succeeds, and vanishes if it fails.
+
+    If another process made `folder` in the meantime, that one stays.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    try:
+        yield temporary
+        try:
+            os.rename(temporary, folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -60,3 +81,7 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def _cannot_write(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {path}: {error.strerror or error}. Free space or choose another folder.")

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nearfield.data.atomic import whole_folder
 from nearfield.data.dataset import Dataset, Integers, Pixels, cache_dir
 from nearfield.data.pictures import Pictures, map_in_order
 from nearfield.errors import InputError, RunError
 from nearfield.progress import Progress, reported
+from nearfield.files import whole_folder
 
 VERSION = 1  # of the layout of an entry
 

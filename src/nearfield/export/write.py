@@ -6,13 +6,12 @@ import shutil
 from os import PathLike
 from pathlib import Path
 
-from nearfield.data.atomic import whole_folder
 from nearfield.errors import InputError
 from nearfield.export.description import WEIGHTS
 from nearfield.export.model import load
 from nearfield.export.model_card import model_card
 from nearfield.export.onnx import OPSET, write_onnx
-from nearfield.files import write_json, write_text
+from nearfield.files import whole_folder, write_json, write_text
 from nearfield.training.run_folder import RunFolder
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nearfield.data.archive import Bound, is_archive, md5_of, unpack
-from nearfield.data.atomic import whole_folder
 from nearfield.data.dataset import Dataset, cache_dir
 from nearfield.data.official import cars196, cub, imagenet, inshop, sop, vehicleid
 from nearfield.data.official.listing import Expected, Listing, problems, seek, to_dataset
 from nearfield.data.pictures import Paths, digests_of, examine
 from nearfield.errors import InputError
 from nearfield.progress import reported
+from nearfield.files import whole_folder
 
 __all__ = ["KINDS", "Archive", "Expected", "Kind", "read"]
 
