@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -40,6 +40,14 @@ class Busy(RunError):
     """Another process holds the folder."""
 
 
+class Saved(NamedTuple):
+    """What a checkpoint on disk holds."""
+
+    weights: dict[str, Tensor]  # of all modules
+    best: dict[str, Tensor]  # of the model, at its best validation so far
+    state: dict[str, Any]
+
+
 class RunFolder:
     """Reads and writes the folder of one run."""
 
@@ -47,7 +55,7 @@ class RunFolder:
         self.path = path
 
     @contextmanager
-    def locked(self, patience: float = 10.0) -> Iterator[None]:
+    def locked(self, timeout: float = 10.0) -> Iterator[None]:
         """Hold the folder for this process; Busy if another one does not let go of it in time."""
         import fcntl
 
@@ -59,7 +67,7 @@ class RunFolder:
                 f"cannot write the run folder {self.path}: {error.strerror}. Choose another with --out."
             ) from error
         with handle:
-            deadline = time.monotonic() + patience
+            deadline = time.monotonic() + timeout
             while True:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,13 +157,13 @@ class RunFolder:
             if checkpoint != target:
                 shutil.rmtree(checkpoint, ignore_errors=True)
 
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
-        """Weights, best weights and state of the newest checkpoint, or None."""
+    def load(self) -> Saved | None:
+        """The newest checkpoint, or None."""
         found = self._checkpoints()
         if not found:
             return None
         state = torch.load(found[-1] / "state.pt", weights_only=True)
-        return load_file(found[-1] / "model.safetensors"), load_file(found[-1] / "best.safetensors"), state
+        return Saved(load_file(found[-1] / "model.safetensors"), load_file(found[-1] / "best.safetensors"), state)
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("checkpoint-*"))

@@ -1,0 +1,116 @@
+"""One run: what it works with, how its model is scored, and what it writes when it is finished.
+
+Axes: D embedding dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nearfield.config import RunConfig
+from nearfield.data import Dataset
+from nearfield.data.input_spec import input_of
+from nearfield.metrics import retrieval_metrics
+from nearfield.metrics.dataset_scores import score_test
+from nearfield.models import EmbeddingModel, embed
+from nearfield.training.batches import Parts, Supply
+from nearfield.training.checkpoint import copy_weights
+from nearfield.training.distributed import Place, gathered, share_of
+from nearfield.training.run_folder import RunFolder
+
+KS = (1, 2, 4, 8)
+METRICS = ("recall", "r_precision", "map_at_r")
+Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
+Track = Callable[[int, Mapping[str, Any]], None]  # (step, its record)
+
+
+class Interrupted(BaseException):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+class Run(NamedTuple):
+    """Everything that a run works with."""
+
+    config: RunConfig
+    folder: RunFolder
+    dataset: Dataset
+    place: Place
+    progress: Progress
+    stop: Callable[[], bool]
+    test: bool
+    track: Track
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.place.rank == 0
+
+    def locked(self, timeout: float = 10.0) -> AbstractContextManager[None]:
+        """Lock the folder for all processes of this run."""
+        return self.folder.locked(timeout) if self.writes else nullcontext()
+
+
+def facts_of(run: Run, parts: Parts, model: EmbeddingModel | None = None) -> dict[str, Any]:
+    """What the result depends on besides the configuration and the versions."""
+    return {
+        "data": run.dataset.fingerprint,
+        "split": parts.fingerprint,
+        "input": input_of(run.dataset, run.config.data).model_dump(mode="json"),
+        "pretrained": model.pretrained._asdict() if model and model.pretrained else None,
+        "processes": run.place.world_size,
+        "device": run.place.device.type,
+    }
+
+
+def validate(run: Run, model: nn.Module, supply: Supply) -> dict[str, float]:
+    """Retrieval scores on the validation classes, each image a query against all others."""
+    part = supply.parts.val
+    embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
+    return retrieval_metrics(embeddings, labels, KS, metrics=METRICS, distance=run.config.distance)
+
+
+def score_on_test(
+    run: Run, model: nn.Module, supply: Supply, metrics: tuple[str, ...] | None = None
+) -> tuple[Tensor, dict[str, float], dict[str, NDArray[np.float32]]]:
+    """Embeddings (N, D) of the test images, their scores under the dataset's protocol, and the scores per query."""
+    embeddings = _embed(run, model, supply, supply.parts.test).cpu()
+    return embeddings, *score_test(run.dataset, embeddings, distance=run.config.distance, metrics=metrics)
+
+
+def finish(
+    run: Run, supply: Supply, model: nn.Module, best_step: int, val: dict[str, float], seconds: float
+) -> dict[str, Any]:
+    """Test the chosen weights and write the result."""
+    config, parts = run.config, supply.parts
+    result: dict[str, Any] = {
+        "method": config.method.name,
+        "seed": config.seed,
+        "config": config.digest(),
+        "split": parts.fingerprint,
+        "fit_classes": parts.fit_classes,
+        "val_classes": parts.val_classes,
+        "best_step": best_step,
+        "steps": config.steps,
+        "train_seconds": round(seconds, 3),
+        "val": val,
+    }
+    arrays: dict[str, Tensor] = {}
+    if run.test:
+        embeddings, result["test"], queries = score_on_test(run, model, supply)
+        arrays = {f"score.{name}": torch.from_numpy(values) for name, values in queries.items()}
+        arrays["embeddings"] = embeddings.half()
+    if run.writes:
+        run.folder.finish(copy_weights(model), arrays, result)
+    return result
+
+
+def _embed(run: Run, model: nn.Module, supply: Supply, part: Tensor) -> Tensor:
+    """Embeddings of a part, each process having computed its share."""
+    return gathered(embed(model, supply.rows(part[share_of(len(part), run.place)]), batch_size=256))
