@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from nearfield.config import RunConfig, load_config
 from nearfield.data import load
@@ -104,11 +106,81 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
-def test_another_configuration_is_refused(tmp_path: Path) -> None:
+def test_another_run_is_refused_key_by_key(tmp_path: Path) -> None:
+    """In an unfinished folder and in a finished one."""
     with pytest.raises(Interrupted):
         train(config_of(), tmp_path, stop=lambda: True)
-    with pytest.raises(RunError, match="another configuration"):
-        train(config_of("seed=1"), tmp_path)
+    other = config_of("seed=1", "method.name=fastap", "method.params.bins=20", "ema=0.5")
+    for _ in range(2):
+        with pytest.raises(RunError, match="holds another run") as refused:
+            train(other, tmp_path)
+        lines = str(refused.value).splitlines()
+        assert lines[-1] == "Choose another --out, or delete the folder."
+        assert {line.strip() for line in lines[1:-1]} == {
+            "seed: 0 there, 1 here",
+            "method.name: multi_similarity there, fastap here",
+            "method.params.bins: unset there, 20 here",
+            "ema: unset there, 0.5 here",
+        }
+        train(config_of(), tmp_path)
+
+
+def test_an_ensembles_folder_is_refused_too(tmp_path: Path) -> None:
+    dreml = ("method.name=dreml", "method.params.members=2")
+    train(config_of(*dreml), tmp_path / "ensemble")
+    for overrides in ((*dreml, "seed=1"), ()):
+        with pytest.raises(RunError, match=r"ensemble holds another run"):
+            train(config_of(*overrides), tmp_path / "ensemble")
+    shutil.rmtree(tmp_path / "ensemble" / "member-01")  # an unfinished one
+    for name in ("result.json", "config.toml", "environment.json"):
+        (tmp_path / "ensemble" / name).unlink()
+    with pytest.raises(RunError, match=r"member-00 holds another run:\n  seed: 0 there, 1 here"):
+        train(config_of(*dreml, "seed=1"), tmp_path / "ensemble")
+
+
+def npz(path: Path, seed: int, features: int = 12) -> str:
+    draw = np.random.default_rng(seed)
+    np.savez(path, features=draw.standard_normal((60, features), np.float32), labels=np.repeat(np.arange(10), 6))
+    return str(path)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_changed_data_are_refused(finished: bool, tmp_path: Path) -> None:
+    data = (f"data.name={npz(tmp_path / 'data.npz', 0)}", "model.backbone=features", "sampler.batch_size=8")
+    with nullcontext() if finished else pytest.raises(Interrupted):
+        train(config_of(*data), tmp_path / "run", stop=lambda: not finished)
+    known = (tmp_path / "run" / "environment.json").read_text()
+    npz(tmp_path / "data.npz", 1)
+    with pytest.raises(RunError, match=r"holds another run:\n  data fingerprint: \w{64} there, \w{64} here\nChoose"):
+        train(config_of(*data), tmp_path / "run")
+    assert (tmp_path / "run" / "environment.json").read_text() == known
+    npz(tmp_path / "data.npz", 0)
+    train(config_of(*data), tmp_path / "run")
+
+
+def test_changed_pretrained_weights_are_refused(tmp_path: Path) -> None:
+    weights = tmp_path / "backbone.safetensors"
+    config = config_of(f"model.weights={weights}")
+    backbone = build.build_learner(config_of(), 3).model.backbone
+    save_file({name: value.contiguous() for name, value in backbone.state_dict().items()}, weights)
+    first = train(config, tmp_path / "run")
+    save_file({name: value.contiguous() * 2 for name, value in backbone.state_dict().items()}, weights)
+    with pytest.raises(RunError, match=r"pretrained fingerprint: \w{64} there, \w{64} here"):
+        train(config, tmp_path / "run")
+    weights.unlink()  # a finished run needs it no longer
+    assert train(config, tmp_path / "run") == first
+
+
+def test_the_facts_of_a_begun_run_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Interrupted):
+        train(config_of(), tmp_path, stop=lambda: True)
+    known = json.loads((tmp_path / "environment.json").read_text())
+    monkeypatch.setattr(run_folder, "commit", lambda: "another")
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            train(config_of(), tmp_path, stop=lambda: True)
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found == {**known, "resumed": [{"commit": "another"}]}
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

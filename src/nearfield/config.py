@@ -265,6 +265,25 @@ def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
     return merged
 
 
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, under dotted keys such as optimizer.lr."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def differences(there: Config, here: Config) -> list[str]:
+    """Every key in which two configurations differ, with both values: `seed: 0 there, 1 here`."""
+    a, b = (leaves(each.model_dump(mode="json")) for each in (there, here))
+    keys = [key for key in {**a, **b} if repr(a.get(key)) != repr(b.get(key))]  # 1 and 1.0 have different digests
+    return [f"{key}: {_shown(a.get(key))} there, {_shown(b.get(key))} here" for key in keys]
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
 def build_config(kind: type[C], values: Mapping[str, Any]) -> C:
     """Validate `values` as `kind`; InputError names each invalid key, the rule, the value and the nearest key."""
     try:

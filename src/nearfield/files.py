@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nearfield.errors import RunError
+from nearfield.errors import NearfieldError, RunError
 
 
 @contextmanager
@@ -70,6 +70,19 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` to `path` atomically as indented JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, error: type[NearfieldError] = RunError) -> dict[str, Any]:
+    """The JSON object in a file; `error` if the file cannot be read or is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror or problem}. Is the folder complete?") from problem
+    except ValueError as problem:  # invalid JSON or UTF-8
+        raise error(f"{path} is damaged: {problem}. Restore it, or delete its folder.") from problem
+    if not isinstance(found, dict):
+        raise error(f"{path} is damaged: it must hold a JSON object. Restore it, or delete its folder.")
+    return found
 
 
 def _flush_to_disk(path: Path) -> None:

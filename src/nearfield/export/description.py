@@ -5,7 +5,6 @@ Axes: F features, D embedding dims.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from nearfield._version import __version__
 from nearfield.config import Config, Count, ModelConfig, RunConfig, build_config, load_config
 from nearfield.data.input_spec import FeatureInput, Input, input_of
 from nearfield.errors import InputError
+from nearfield.files import read_json
 from nearfield.models.build import LITE0, LITE0_TIMM
 from nearfield.models.pretrained import State, read_weights
 from nearfield.training.batches import open_data
@@ -79,7 +79,7 @@ def describe(run: RunFolder) -> Description:
     sizes = _sizes(state, config.model.dim)
     backbone = LITE0_TIMM if config.model.backbone == LITE0 else config.model.backbone
     changes = {"weights": None, "init": "default", "backbone": backbone, "dim": sizes["dim"]}
-    facts = _json(run.path / "environment.json")
+    facts = read_json(run.path / "environment.json", InputError)
     result = run.result or {}
     values: dict[str, Any] = {
         "model": config.model.model_copy(update=changes).model_dump(mode="json"),
@@ -127,7 +127,7 @@ def _training(config: RunConfig, facts: Mapping[str, Any], result: Mapping[str, 
 
 
 def read_description(path: Path) -> Description:
-    values = _json(path)
+    values = read_json(path, InputError)
     if values.get("format") != FORMAT:
         raise InputError(
             f"{path} must have format {FORMAT}; got {values.get('format')!r}. Export again, or update nearfield."
@@ -136,15 +136,3 @@ def read_description(path: Path) -> Description:
         return build_config(Description, values)
     except InputError as error:
         raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}. Is the folder whole?") from error
-    except ValueError as error:  # of JSON and of UTF-8
-        raise InputError(f"{path} is damaged: {error}.") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is damaged: it must hold a JSON object.")
-    return found

@@ -89,13 +89,19 @@ def _fresh_backbone(config: ModelConfig, features: Tensor | None) -> tuple[Backb
     return backbones.from_timm(name.removeprefix("timm:")), None
 
 
-def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pretrained | None:
-    """Load the file that the configuration names, or what the backbone brings."""
+def weights_file(config: ModelConfig) -> Path | None:
+    """The file of weights that the backbone starts from: the configuration's, or the one that comes with it."""
     if config.weights is not None:
-        return load_weights(backbone.net, Path(config.weights).expanduser(), rename)
-    if config.backbone == LITE0:
-        return load_weights(backbone.net, lite0_weights(), lite0_names)
-    return None
+        return Path(config.weights).expanduser()
+    return lite0_weights() if config.backbone == LITE0 else None
+
+
+def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pretrained | None:
+    """Load the backbone's pretrained weights, if there are any."""
+    path = weights_file(config)
+    if path is None:
+        return None
+    return load_weights(backbone.net, path, lite0_names if config.weights is None else rename)
 
 
 @lru_cache(maxsize=8)

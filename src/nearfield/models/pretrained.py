@@ -69,7 +69,7 @@ def read_weights(path: Path) -> tuple[State, str]:
             loaded = load_file(path)
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-        digest = _sha256(path)
+        digest = sha256_of(path)
     except (*DAMAGE, SafetensorError) as error:
         raise InputError(
             f"cannot read the weights {path}: {_first_line(error)} Check the path, or fetch the file again."
@@ -146,7 +146,8 @@ def _few(names: State) -> str:
     return f"{shown}, ..." if len(names) > 3 else shown or "none"
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file; OSError if it cannot be read."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):

@@ -24,15 +24,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nearfield.errors import InputError
+from nearfield.errors import InputError, NearfieldError
 from nearfield.metrics.sharded import gather_rows
 
+T = TypeVar("T")
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what torchrun sets beside WORLD_SIZE
 
 
@@ -109,13 +110,21 @@ def share_of(rows: int, place: Place) -> slice:
     return slice(first, last)
 
 
-def first_rank(value: Any) -> Any:
-    """What rank 0 has, on every rank."""
+def on_first_rank(work: Callable[[], T]) -> T:
+    """What `work` returns on rank 0, on every rank; an error of Nearfield's that it raises is raised on every rank."""
     if not is_distributed():
-        return value
-    box = [value]
+        return work()
+    box: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            box[0] = work()
+        except NearfieldError as error:
+            box[1] = error
     dist.broadcast_object_list(box, src=0)
-    return box[0]
+    if box[1] is not None:
+        raise box[1]
+    found: T = box[0]
+    return found
 
 
 def any_rank(flag: bool) -> bool:

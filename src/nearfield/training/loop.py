@@ -30,15 +30,27 @@ from nearfield.training.distributed import (
     Place,
     any_rank,
     broadcast,
-    first_rank,
     of_all_ranks,
+    on_first_rank,
     process_group,
     sum_gradients,
 )
 from nearfield.training.doctor import LOOK_EVERY, Doctor, Finding
 from nearfield.training.ensemble import train_ensemble
 from nearfield.training.optimizers import build_optimizer, learning_rate_factor
-from nearfield.training.run import METRICS, Interrupted, Progress, Run, Track, facts_of, finish, score_on_test, validate
+from nearfield.training.run import (
+    METRICS,
+    Interrupted,
+    Progress,
+    Run,
+    Track,
+    facts_of,
+    finish,
+    identity_of,
+    result_of,
+    score_on_test,
+    validate,
+)
 from nearfield.training.run_folder import RunFolder
 
 __all__ = ["Diverged", "Interrupted", "Progress", "Track", "TrainingWarning", "check", "train"]
@@ -73,15 +85,17 @@ def train(
     torch.set_num_threads(config.threads)
     check_method(config)
     with process_group() as place:
+        data = dataset or open_data(config.data)
         run = Run(
             config,
             RunFolder(folder),
-            dataset or open_data(config.data),
+            data,
             place,
             progress if progress and place.rank == 0 else _no_progress,
             stop or _never,
             test,
             track or _no_tracking,
+            identity_of(config, data),
         )
         members = 1 if config.member is not None else ensemble_size(config)
         return _train_alone(run) if members == 1 else train_ensemble(run, members, _train_alone)
@@ -96,12 +110,8 @@ def check(config: RunConfig) -> Dataset:
 def _train_alone(run: Run, timeout: float = 10.0) -> dict[str, Any]:
     """Train one network, unless the folder holds it already."""
     with run.locked(timeout):
-        found: dict[str, Any] | None = first_rank(run.folder.result if run.writes else None)
-        if found is None:
-            return _train(run)
-        if run.test and "test" not in found:
-            raise RunError(f"{run.folder.path} holds a run that was not tested; choose another --out or delete it.")
-        return found
+        found = on_first_rank(lambda: result_of(run))
+        return _train(run) if found is None else found
 
 
 def _train(run: Run) -> dict[str, Any]:
@@ -120,12 +130,10 @@ def _train(run: Run) -> dict[str, Any]:
     modules = {"model": model, "loss": loss} | ({"average": average} if average else {})
     at = Checkpoint(modules, optimizer, sampler, scaler, doctor, best=copy_weights(scored))
 
-    if run.writes:
-        folder.begin(config, facts_of(run, supply.parts, model))
-    if saved := first_rank(folder.load() if run.writes else None):
+    on_first_rank(lambda: folder.begin(config, facts_of(run, supply.parts, model)))
+    if saved := on_first_rank(folder.load):
         at.restore(saved)
-    if run.writes:
-        folder.forget_after(at.step)
+    on_first_rank(lambda: folder.forget_after(at.step))
     for module in modules.values():
         broadcast(module)
 

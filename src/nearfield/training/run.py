@@ -17,17 +17,21 @@ from torch import Tensor, nn
 from nearfield.config import RunConfig
 from nearfield.data import Dataset
 from nearfield.data.input_spec import input_of
+from nearfield.errors import InputError, RunError
 from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.dataset_scores import score_test
 from nearfield.models import EmbeddingModel, embed
-from nearfield.training.batches import Parts, Supply
+from nearfield.models.build import weights_file
+from nearfield.models.pretrained import sha256_of
+from nearfield.training.batches import Parts, Supply, split
 from nearfield.training.checkpoint import copy_weights
 from nearfield.training.distributed import Place, gathered, share_of
-from nearfield.training.run_folder import RunFolder
+from nearfield.training.run_folder import ANOTHER_FOLDER, RunFolder
 
 KS = (1, 2, 4, 8)
 METRICS = ("recall", "r_precision", "map_at_r")
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
+Identity = Mapping[str, str | None]  # fingerprints of data, split and pretrained weights
 Track = Callable[[int, Mapping[str, Any]], None]  # (step, its record)
 
 
@@ -46,6 +50,7 @@ class Run(NamedTuple):
     stop: Callable[[], bool]
     test: bool
     track: Track
+    identity: Identity
 
     @property
     def writes(self) -> bool:
@@ -55,6 +60,25 @@ class Run(NamedTuple):
     def locked(self, timeout: float = 10.0) -> AbstractContextManager[None]:
         """Lock the folder for all processes of this run."""
         return self.folder.locked(timeout) if self.writes else nullcontext()
+
+
+def identity_of(config: RunConfig, dataset: Dataset) -> Identity:
+    """Fingerprints of what must not change while a run is unfinished; None for pretrained weights that are not here."""
+    try:
+        path = weights_file(config.model)
+        pretrained = None if path is None else sha256_of(path)
+    except (OSError, InputError):
+        pretrained = None  # a finished run needs the file no longer; an unfinished one fails where it loads it
+    return {"data": dataset.fingerprint, "split": split(dataset, config.data).fingerprint, "pretrained": pretrained}
+
+
+def result_of(run: Run) -> dict[str, Any] | None:
+    """The result in the run's folder, None while it is not finished; RunError if the folder holds another run."""
+    run.folder.require_same(run.config, run.identity)
+    found = run.folder.result
+    if found is not None and run.test and "test" not in found:
+        raise RunError(f"{run.folder.path} holds a run that was not tested. {ANOTHER_FOLDER}")
+    return found
 
 
 def facts_of(run: Run, parts: Parts, model: EmbeddingModel | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +31,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nearfield._version import __version__
-from nearfield.config import RunConfig, load_config
-from nearfield.errors import RunError
-from nearfield.files import atomic_write, write_json, write_text
+from nearfield.config import RunConfig, differences, load_config
+from nearfield.errors import InputError, RunError
+from nearfield.files import atomic_write, read_json, write_json, write_text
+
+ANOTHER_FOLDER = "Choose another --out, or delete the folder."
 
 
 class Busy(RunError):
@@ -79,23 +81,52 @@ class RunFolder:
                     time.sleep(0.05)
             yield
 
+    def require_same(self, config: RunConfig, identity: Mapping[str, str | None]) -> None:
+        """RunError naming every difference if the folder holds a run of another configuration or on other data.
+
+        `identity` holds fingerprints: of the data, of the split, of the file of pretrained weights.
+        """
+        found: list[str] = []
+        if (self.path / "config.toml").exists():
+            found += differences(self._config(), config)
+        if (self.path / "environment.json").exists():
+            facts = read_json(self.path / "environment.json")
+            facts["pretrained"] = (facts.get("pretrained") or {}).get("sha256")
+            for key, here in identity.items():
+                there = facts.get(key)
+                if None not in (there, here) and there != here:
+                    found.append(f"{key} fingerprint: {there} there, {here} here")
+        if found:
+            raise RunError(
+                "\n".join([f"{self.path} holds another run:", *(f"  {each}" for each in found), ANOTHER_FOLDER])
+            )
+
+    def _config(self) -> RunConfig:
+        try:
+            return load_config(RunConfig, self.path / "config.toml")
+        except InputError as error:
+            raise RunError(f"{self.path / 'config.toml'} cannot be compared with this run: {error}") from error
+
     def begin(self, config: RunConfig, facts: dict[str, Any]) -> None:
-        """Write what the run is; RunError if the folder belongs to another configuration."""
-        known = self.path / "config.toml"
-        if known.exists():
-            if load_config(RunConfig, known).digest() != config.digest():
-                raise RunError(
-                    f"{self.path} holds a run with another configuration; choose another --out or delete it."
-                )
-        else:
-            write_text(known, config.to_toml())
-        write_json(self.path / "environment.json", {**environment(), **facts, "config": config.digest()})
+        """Write what the run is; of a run that resumes, add only what has changed: versions, processes, device."""
+        if not (self.path / "config.toml").exists():
+            write_text(self.path / "config.toml", config.to_toml())
+        path = self.path / "environment.json"
+        now = json.loads(json.dumps({**environment(), **facts, "config": config.digest()}))
+        if not path.exists():
+            write_json(path, now)
+            return
+        known = read_json(path)
+        resumed = known.get("resumed", [])
+        changed = {key: value for key, value in now.items() if known.get(key) != value}
+        if changed and changed not in resumed:
+            write_json(path, {**known, "resumed": [*resumed, changed]})
 
     @property
     def result(self) -> dict[str, Any] | None:
         """The finished run's result, or None while it is not finished."""
         found = self.path / "result.json"
-        return json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
+        return read_json(found) if found.exists() else None
 
     def weights(self) -> dict[str, Tensor]:
         """The chosen weights of a finished run."""

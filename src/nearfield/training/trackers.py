@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from nearfield.config import RunConfig
+from nearfield.config import RunConfig, leaves
 from nearfield.errors import InputError, RunError, require_one_of
 from nearfield.files import write_json
 
@@ -127,7 +127,7 @@ class _MLflow:
             place = experiment.experiment_id if experiment else self._client.create_experiment(PROJECT)
             self._run = self._client.create_run(place, run_name=_title(config)).info.run_id
             _remember(folder, "mlflow", {"run": self._run})
-            for name, value in _flat(config.model_dump(mode="json")).items():
+            for name, value in leaves(config.model_dump(mode="json")).items():
                 self._client.log_param(self._run, name, value)
         else:
             self._run = known["run"]
@@ -194,14 +194,6 @@ def _need(module: str, extra: str) -> Any:
 
 def _title(config: RunConfig) -> str:
     return f"{config.method.name} on {config.data.name}, seed {config.seed}"
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested tables as one, with keys like optimizer.lr."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return found
 
 
 def _mlflow_name(name: str) -> str:
