@@ -229,6 +229,41 @@ def test_a_diverged_loss_stops_the_run(tmp_path: Path, monkeypatch: pytest.Monke
         train(config_of(), tmp_path)
 
 
+class Poisoned(torch.nn.Module):
+    """A finite loss whose gradient is NaN from call number `start` on, for `calls` calls."""
+
+    def __init__(self, start: int, calls: int = 10**9) -> None:
+        super().__init__()
+        self.bad, self.calls = range(start, start + calls), 0
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        value = x.square().mean()
+        if self.calls in self.bad:
+            x.register_hook(lambda grad: grad * torch.nan)
+        return value
+
+
+@pytest.mark.parametrize("overrides", [[], ["optimizer.clip=1.0"], ["precision=bf16"], ["chunk=5"]])
+def test_a_gradient_that_is_not_finite_stops_the_run(
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "build_loss", lambda *_, **__: Poisoned(5))
+    with pytest.raises(loop.Diverged, match=r"the loss is [\d.e-]+ but its gradient became nan at step 5; lower"):
+        train(config_of(*overrides), tmp_path)
+    assert RunFolder(tmp_path).load().state["step"] == 3  # type: ignore[union-attr]
+
+
+def test_half_precision_skips_overflows_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Poisoned(3, calls=2)
+    monkeypatch.setattr(build, "build_loss", lambda *_, **__: loss)
+    train(config_of("precision=fp16"), tmp_path / "some")
+    assert all(value.isfinite().all() for value in RunFolder(tmp_path / "some").weights().values())
+    monkeypatch.setattr(build, "build_loss", lambda *_, **__: Poisoned(3))
+    with pytest.raises(loop.Diverged, match=r"gradient became nan at step 1\d;"):  # 2**16 halved down to 1
+        train(config_of("precision=fp16", "steps=30", "eval_every=30"), tmp_path / "all")
+
+
 def test_unknown_names_fail_before_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'fastpa'; did you mean 'fastap'"):
         train(config_of("method.name=fastpa"), tmp_path / "a")

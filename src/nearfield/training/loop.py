@@ -63,7 +63,7 @@ class TrainingWarning(UserWarning):
 
 
 class Diverged(RunError):
-    """The loss became infinite or NaN."""
+    """The loss or its gradient became infinite or NaN."""
 
 
 def train(
@@ -161,13 +161,12 @@ def _train(run: Run) -> dict[str, Any]:
             value = backward_in_chunks(forward, of_all_ranks(scaled), images, labels, chunk, batch_norm="chunk")
         sum_gradients(model.parameters(), besides=loss.parameters())
         scaler.unscale_(optimizer)
+        norm = _gradient_norm(optimizer)
         if config.optimizer.clip is not None:
             nn.utils.clip_grad_norm_(network, config.optimizer.clip)
         scaler.step(optimizer)
         at.step += 1
-        latest["loss"] = value.item() / scaler.get_scale()
-        if not math.isfinite(latest["loss"]):
-            raise Diverged(f"the loss became {latest['loss']} at step {at.step}; lower optimizer.lr or check the data.")
+        latest["loss"] = _require_finite(at.step, value, norm, scaler.get_scale())
         scaler.update()
         if average is not None:
             average.update_parameters(model)
@@ -233,6 +232,29 @@ def _warn(folder: RunFolder, findings: list[Finding]) -> None:
     for code, step, message in findings:
         folder.log({"step": step, "finding": code, "message": message})
         warnings.warn(f"step {step}: {message}", TrainingWarning, stacklevel=3)
+
+
+def _gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
+    """The norm of all that the optimizer is about to apply, still on its device."""
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return torch.stack(torch._foreach_norm(grads)).norm() if grads else torch.zeros(())
+
+
+def _require_finite(step: int, value: Tensor, norm: Tensor, scale: float) -> float:
+    """The loss without its scale; Diverged if it, or the gradient, is infinite or NaN. Waits for the device once.
+
+    With fp16 a gradient overflows where the scale is too large: the scaler then skips the step and lowers the scale. A
+    gradient that is not finite at a scale of 1 or less is so by itself. Without fp16 the scale is 1.
+    """
+    loss, size = torch.stack([value.double(), norm.to(value.device).double()]).tolist()
+    if not math.isfinite(loss):
+        raise Diverged(f"the loss became {loss / scale} at step {step}; lower optimizer.lr or check the data.")
+    if not math.isfinite(size) and scale <= 1:
+        raise Diverged(
+            f"the loss is {loss / scale:.6g} but its gradient became {size} at step {step}; lower optimizer.lr, set "
+            "optimizer.clip, or check the data."
+        )
+    return float(loss / scale)
 
 
 def _seed_step(config: RunConfig, step: int, place: Place) -> None:
