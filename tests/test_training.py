@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import resource
 import shutil
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from nearfield.metrics import retrieval_metrics
 from nearfield.training import build, loop, run_folder
 from nearfield.training.batches import Supply, split
 from nearfield.training.loop import Interrupted, train
-from nearfield.training.run_folder import RunFolder
+from nearfield.training.run_folder import CheckpointWarning, RunFolder
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
 METHODS = ["multi_similarity", "fastap", "proxy_softmax", "margin"]
@@ -204,13 +207,98 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
         real(*args, **kwargs)
 
     monkeypatch.setattr(run_folder, "save_file", full)
-    with pytest.raises(RunError, match=r"No space left on device.*The last one is intact"):
+    with pytest.raises(RunError, match=r"No space left on device.*resume from checkpoint-00000003"):
         train(config, tmp_path / "full")
     assert len(list((tmp_path / "full").glob("checkpoint-*"))) == 1
     assert not list((tmp_path / "full").glob(".*part*"))
     monkeypatch.undo()
     train(config, tmp_path / "full")
     assert_same(tmp_path / "whole", tmp_path / "full")
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes: a real error of the system, as on a full disk, wherever one is written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("size", [5_000, 30_000])  # too little for the weights; for the optimizer's state only
+def test_a_disk_that_is_really_full(size: int, tmp_path: Path) -> None:
+    with largest_file(size), pytest.raises(RunError, match=r"cannot write .*checkpoint-00000003: .* MB free\)\. Free"):
+        train(config_of(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.toml", "environment.json", "lock", "metrics.jsonl"}
+    with largest_file(5_000), pytest.raises(RunError, match=r"cannot write .*/model.safetensors: .* MB free\)"):
+        RunFolder(tmp_path).finish({"weight": torch.zeros(9_000)}, {}, {})
+    assert not list(tmp_path.glob(".*"))
+    train(config_of(), tmp_path)
+
+
+def test_two_checkpoints_are_kept_and_what_a_kill_left_goes(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.part").mkdir()
+    (tmp_path / ".model.safetensors.abc.part").touch()
+    with pytest.raises(Interrupted):
+        train(config_of(), tmp_path, stop=lambda: len(list(tmp_path.glob("checkpoint-*"))) == 2)
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-00000003", "checkpoint-00000006"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def damage(path: Path, how: str) -> None:
+    for name in [how.split()[1]] if " " in how else [file.name for file in path.iterdir()]:
+        content = (path / name).read_bytes()
+        (path / name).unlink()
+        if how.startswith("cut"):
+            (path / name).write_bytes(content[: len(content) // 2])
+
+
+FILES = ("state.pt", "model.safetensors", "best.safetensors")
+
+
+@pytest.mark.parametrize("how", ["empty", *(f"{verb} {name}" for verb in ("cut", "delete") for name in FILES)])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(how: str, tmp_path: Path) -> None:
+    config = config_of()
+    train(config, tmp_path / "whole")
+    stop = iter([False] * 6 + [True])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop=lambda: next(stop))
+    damage(tmp_path / "run" / "checkpoint-00000007", how)
+    with pytest.warns(
+        CheckpointWarning, match=r"checkpoint-00000007 is damaged \(.+\); resuming from checkpoint-00000006"
+    ):
+        train(config, tmp_path / "run")
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_without_any_whole_checkpoint_a_run_starts_again(tmp_path: Path) -> None:
+    config = config_of()
+    train(config, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop=lambda: True)
+    damage(tmp_path / "run" / "checkpoint-00000001", "cut state.pt")
+    with pytest.warns(CheckpointWarning, match="starting again from the first step"):
+        train(config, tmp_path / "run")
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_checkpoint_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    real, rename = os.fsync, os.rename
+
+    def watch(source: Path, target: Path) -> None:
+        inside = {path.stat().st_ino for path in (source, *source.iterdir())}
+        assert len(inside) == 4
+        assert inside <= set(flushed)
+        flushed.clear()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda handle: (flushed.append(os.fstat(handle).st_ino), real(handle))[1])
+    monkeypatch.setattr(os, "rename", watch)
+    RunFolder(tmp_path).save(1, {"a": torch.zeros(2)}, {"b": torch.zeros(2)}, {"step": 1})
+    assert flushed == [tmp_path.stat().st_ino]  # the new name itself
 
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:

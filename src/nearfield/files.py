@@ -1,11 +1,12 @@
-"""Writing files and folders so that a reader, or a crash, never sees half of one."""
+"""Writing files and folders so that a reader, or a crash, never sees half of one; reading JSON back."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,47 +19,41 @@ from nearfield.errors import NearfieldError, RunError
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside `path`; move it over `path` when the block succeeds, delete it when it fails."""
     target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        _flush_to_disk(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    temporary = _draft_of(target)
+    with _reporting(target):
+        temporary.touch(exist_ok=False)
+        try:
+            yield temporary
+            flush_to_disk(temporary)
+            os.replace(temporary, target)
+            flush_to_disk(target.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that becomes `folder` if the block succeeds, and vanishes if it fails.
+def whole_folder(folder: Path, flush: bool = False) -> Iterator[Path]:
+    """Give a temporary folder that becomes `folder` when the block succeeds, and is deleted when it fails.
 
-    If another process made `folder` in the meantime, that one stays.
+    If another process made `folder` in the meantime, that one stays. With `flush` the files directly in it are on disk
+    before it gets its name, so that a power cut leaves all of them or none: not for folders of many files.
     """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    try:
-        yield temporary
+    temporary = _draft_of(folder)
+    with _reporting(folder):
+        temporary.mkdir()
         try:
-            os.rename(temporary, folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            yield temporary
+            for path in (*temporary.iterdir(), temporary) if flush else ():
+                flush_to_disk(path)
+            try:
+                os.rename(temporary, folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
+            flush_to_disk(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -78,23 +73,45 @@ def read_json(path: Path, error: type[NearfieldError] = RunError) -> dict[str, A
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror or problem}. Is the folder complete?") from problem
-    except ValueError as problem:  # invalid JSON or UTF-8
+    except (ValueError, RecursionError) as problem:  # invalid JSON or UTF-8
         raise error(f"{path} is damaged: {problem}. Restore it, or delete its folder.") from problem
     if not isinstance(found, dict):
         raise error(f"{path} is damaged: it must hold a JSON object. Restore it, or delete its folder.")
     return found
 
 
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+def flush_to_disk(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on disk."""
+    if path.is_dir():
+        with suppress(OSError):  # not every platform and file system can
+            _fsync(path, os.O_RDONLY)
+    else:
+        _fsync(path, os.O_RDWR)
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+def _fsync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def _cannot_write(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror or error}. Free space or choose another folder.")
+def _draft_of(target: Path) -> Path:
+    """A name beside `target` that nobody else uses; what is created under it gets the usual permissions."""
+    with _reporting(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+
+
+@contextmanager
+def _reporting(target: Path) -> Iterator[None]:
+    """OSError becomes RunError, which names the path and, where the disk may be full, the space left."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            with suppress(OSError):
+                reason += f" ({shutil.disk_usage(target.parent).free / 1e6:,.1f} MB free)"
+        raise RunError(f"cannot write {target}: {reason}. Free space or choose another folder.") from error

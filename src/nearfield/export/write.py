@@ -23,7 +23,7 @@ def export(run_folder: str | PathLike[str], out: str | PathLike[str], onnx: bool
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists already; delete it or choose another folder.")
     model = load(run.path)
-    with whole_folder(target) as draft:
+    with whole_folder(target, flush=True) as draft:
         shutil.copyfile(run.path / WEIGHTS, draft / WEIGHTS)
         write_json(draft / "config.json", model.description.model_dump(mode="json"))
         opset = None
@@ -32,5 +32,4 @@ def export(run_folder: str | PathLike[str], out: str | PathLike[str], onnx: bool
             opset = OPSET
         values = model.description.model_dump(mode="json")
         write_text(draft / "README.md", model_card(values, model.input.words, model.input.shape, opset))
-        draft.chmod(target.parent.stat().st_mode & 0o755)  # temporary folders are their maker's alone
     return target

