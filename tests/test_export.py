@@ -28,6 +28,7 @@ from nearfield.errors import InputError, RunError
 from nearfield.export import Description, Embedder, description, export, load, write
 from nearfield.export.embed_dataset import as_trained, embed_to_file, open_images, open_model
 from nearfield.export.model import build_net
+from nearfield.export.model_card import model_card
 from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches, write_onnx
 from nearfield.models import Pretrained
 from nearfield.training import batches
@@ -186,6 +187,19 @@ def test_the_folder_says_what_the_model_is(runs: Callable[[str], Run], tmp_path:
         assert text in card
     (tmp_path / "run.toml").write_text(card.split("```toml\n")[1].split("```")[0])
     assert load_config(RunConfig, tmp_path / "run.toml").digest() == config.digest()
+
+
+def test_the_card_shows_names_and_not_what_they_would_do(runs: Callable[[str], Run]) -> None:
+    name = "<script>alert(1)</script> & ```\n# photos"
+    values = load(runs("conv")[0]).description.model_dump(mode="json")
+    values["training"] |= {"data": name, "config": f"name = <{name}>\n"}
+    values["training"]["pretrained"] = {"source": "<b>.pth", "sha256": "0", "unused": []}
+    card = model_card(values, "images", (8, 8))
+    text, quoted, rest = card.split("````")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; ``` # photos" in text
+    assert "&lt;b&gt;.pth" in text
+    assert "<" not in text + rest
+    assert quoted == "toml\n" + values["training"]["config"]
 
 
 def test_a_run_that_wrote_down_its_input_needs_no_data(

@@ -301,6 +301,37 @@ def test_a_checkpoint_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeyp
     assert flushed == [tmp_path.stat().st_ino]  # the new name itself
 
 
+@pytest.mark.parametrize("content", ["", '{"method": "mul', "[1]"])
+def test_a_damaged_result_is_named(content: str, tmp_path: Path) -> None:
+    train(config_of(), tmp_path)
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(RunError, match=r"result.json is damaged: .* or delete its folder"):
+        train(config_of(), tmp_path)
+
+
+def test_a_log_may_end_in_half_a_line_and_nothing_else(tmp_path: Path) -> None:
+    config = config_of()
+    train(config, tmp_path / "whole")
+    stop = iter([False] * 6 + [True])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", stop=lambda: next(stop))
+    log = tmp_path / "run" / "metrics.jsonl"
+    known = log.read_bytes()
+    for line, message in (
+        (b'{"step": 3, "lo', "line 1 is not JSON"),
+        (b"\xff\xfe", "line 1 is not JSON"),
+        (b"7", "line 1 must be an object with a step; got 7. Delete the line"),
+        (b'{"loss": 0.5}', "line 1 must be an object with a step"),
+        (b'{"step": "3"}', "line 1 must be an object with a step"),
+    ):
+        log.write_bytes(line + b"\n" + known)
+        with pytest.raises(RunError, match=message):
+            train(config, tmp_path / "run")
+    log.write_bytes(known + b'{"step": 7, "lo')
+    train(config, tmp_path / "run")
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write the run folder"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +15,9 @@ def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int],
 
     `shape` is that of one prepared input; `onnx_opset` of model.onnx, if there is one.
     """
-    made, dim, backbone = description["training"], description["model"]["dim"], description["training"]["backbone"]
-    parts = [f"# {made['method']}, {backbone}, {dim} dims", _what(description), "## Use", _use(description)]
+    made, dim = _escaped(description["training"]), description["model"]["dim"]
+    description = {**description, "training": made}
+    parts = [f"# {made['method']}, {made['backbone']}, {dim} dims", _what(description), "## Use", _use(description)]
     parts += ["## What goes in", _input(description, taken)]
     if onnx_opset is not None:
         parts += ["## ONNX", _onnx(description, shape, onnx_opset)]
@@ -91,7 +94,22 @@ def _training(made: Mapping[str, Any]) -> str:
         "run": made["run"],
     }
     lines = "\n".join(f"- {key}: {text}" for key, text in facts.items())
-    return f"{lines}\n\n`nearfield train run.toml` trains it again, where run.toml is:\n\n```toml\n{made['config']}```"
+    fence = "`" * (1 + max([2, *(len(ticks) for ticks in re.findall("`+", made["config"]))]))  # longer than any inside
+    again = "`nearfield train run.toml` trains it again, where run.toml is:"
+    return f"{lines}\n\n{again}\n\n{fence}toml\n{made['config']}{fence}"
+
+
+def _escaped(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Text that may come from file names on one line and without HTML; the configuration, which is quoted, unchanged."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key] = _escaped(value)
+        elif isinstance(value, str) and key != "config":
+            found[key] = html.escape(" ".join(value.split()), quote=False)
+        else:
+            found[key] = value
+    return found
 
 
 def _limits(made: Mapping[str, Any]) -> str:

@@ -163,14 +163,24 @@ class RunFolder:
             raise RunError(f"cannot write {self.path / 'metrics.jsonl'}: {error.strerror}. Free some space.") from error
 
     def records(self) -> list[dict[str, Any]]:
-        """What was logged so far; a line that a kill cut short is left out."""
+        """What was logged so far, without a last line that a kill cut short; RunError names any other bad line."""
         path = self.path / "metrics.jsonl"
+        try:
+            lines = path.read_bytes().splitlines() if path.exists() else []
+        except OSError as error:
+            raise RunError(f"cannot read {path}: {error.strerror or error}. Make it readable.") from error
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for number, line in enumerate(lines, start=1):
             try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                record = json.loads(line)
+            except ValueError as error:
+                if number == len(lines):
+                    break
+                raise RunError(f"{path}, line {number} is not JSON: {error}. Delete the line.") from error
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                shown = line.decode(errors="replace")[:60]
+                raise RunError(f"{path}, line {number} must be an object with a step; got {shown}. Delete the line.")
+            found.append(record)
         return found
 
     def forget_after(self, step: int) -> None:
