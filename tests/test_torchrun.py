@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -63,6 +64,35 @@ def test_a_stopped_group_saves_and_goes_on(tmp_path: Path) -> None:
     child.communicate(timeout=60)
     assert child.returncode != 0
     assert list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def launch(processes: int, shell: str) -> subprocess.CompletedProcess[str]:
+    """Each process runs a shell command, which knows its $RANK."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    call = [*start, "--no-python", "sh", "-c", shell]
+    return subprocess.run(call, capture_output=True, text=True, env=environment(), timeout=120)
+
+
+def test_processes_with_different_configurations_refuse_to_start(tmp_path: Path) -> None:
+    one = shlex.join(command(tmp_path / "run", 1))
+    done = launch(2, f"exec {one} --set seed=$RANK 2>{tmp_path}/$RANK.txt")
+    assert done.returncode != 0
+    for rank in ("0", "1"):
+        said = (tmp_path / f"{rank}.txt").read_text()
+        assert "nearfield: all processes of a run must have the same configuration and data" in said
+        assert "\n  seed: 0 on rank 0, 1 on rank 1\n" in said
+        assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_first_process_refuses_all_refuse(tmp_path: Path) -> None:
+    run(tmp_path / "run", 1)
+    one = shlex.join(command(tmp_path / "run", 1, "seed=1"))
+    launch(2, f"exec {one} 2>{tmp_path}/$RANK.txt")
+    for rank in ("0", "1"):
+        said = (tmp_path / f"{rank}.txt").read_text()
+        assert "holds another run:\n  seed: 0 there, 1 here\n" in said
+        assert "Traceback" not in said
 
 
 @pytest.mark.slow

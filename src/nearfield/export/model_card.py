@@ -100,7 +100,7 @@ def _training(made: Mapping[str, Any]) -> str:
 
 
 def _escaped(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Text that may come from file names on one line and without HTML; the configuration, which is quoted, unchanged."""
+    """Text that may come from file names: on one line, without HTML. The configuration is quoted, so it stays."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ Axes: n rows of this rank, N rows of all ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeVar
@@ -108,6 +108,23 @@ def share_of(rows: int, place: Place) -> slice:
     """This rank's share of so many rows; in rank order the shares are all of them."""
     first, last = (rows * rank // place.world_size for rank in (place.rank, place.rank + 1))
     return slice(first, last)
+
+
+def require_equal(values: Mapping[str, Any]) -> None:
+    """InputError on every rank, naming what differs, unless all ranks have the same values."""
+    if not is_distributed():
+        return
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, dict(values))
+    wrong = [
+        f"  {key}: {found[0].get(key)} on rank 0, {other.get(key)} on rank {rank}"
+        for rank, other in enumerate(found)
+        for key in {**found[0], **other}
+        if other.get(key) != found[0].get(key)
+    ]
+    if wrong:
+        head = "all processes of a run must have the same configuration and data, but they differ:"
+        raise InputError("\n".join([head, *wrong[:20], "Start all of them with the same command and the same data."]))
 
 
 def on_first_rank(work: Callable[[], T]) -> T:

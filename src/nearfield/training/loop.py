@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from nearfield.config import RunConfig
+from nearfield.config import RunConfig, leaves
 from nearfield.data import Dataset
 from nearfield.errors import RunError
 from nearfield.samplers import BatchSampler, ShardedSampler
@@ -33,6 +33,7 @@ from nearfield.training.distributed import (
     of_all_ranks,
     on_first_rank,
     process_group,
+    require_equal,
     sum_gradients,
 )
 from nearfield.training.doctor import LOOK_EVERY, Doctor, Finding
@@ -97,6 +98,7 @@ def train(
             track or _no_tracking,
             identity_of(config, data),
         )
+        require_equal({**leaves(config.model_dump(mode="json")), **run.identity, "test": test})
         members = 1 if config.member is not None else ensemble_size(config)
         return _train_alone(run) if members == 1 else train_ensemble(run, members, _train_alone)
 
