@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch.nn import functional
 
 from nearfield.cli.main import main
 from nearfield.config import RunConfig, load_config
@@ -18,6 +19,7 @@ from nearfield.data import Dataset, load
 from nearfield.data.pictures import Paths, Pictures, digests_of
 from nearfield.errors import InputError
 from nearfield.export import embed_dataset
+from nearfield.export import load as load_trained
 from nearfield.export.embed_dataset import at_size, embed_to_file, open_model
 from nearfield.metrics.from_files import holds_training
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
@@ -67,14 +69,41 @@ def test_a_runs_test_embeddings_come_out_again(run: Path, tmp_path: Path) -> Non
     assert embed_to_file(open_model(str(run), None, dataset), dataset, out, "test", batch_size=512) == (896, 8)
     with np.load(out) as found:
         assert set(found.files) == {"embeddings", "labels", "info"}
-        known = load_file(run / "test.safetensors")["embeddings"]
-        assert torch.equal(torch.from_numpy(found["embeddings"]).half(), known)
+        known = functional.normalize(load_file(run / "test.safetensors")["embeddings"].float())
+        torch.testing.assert_close(torch.from_numpy(found["embeddings"]), known, rtol=1e-3, atol=1e-3)
         assert found["embeddings"].dtype == np.float32
         np.testing.assert_array_equal(found["labels"], dataset.labels[dataset.test_rows()])
         info = json.loads(str(found["info"]))
     assert info["data"] == dataset.fingerprint
+    assert info["normalized"] is True
     assert len(info["model"]["sha256"]) == 64
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_there_is_one_scale(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file, `nf.load` and ONNX give the same vectors; raw ones are marked, and not compared with these."""
+    unit, raw = tmp_path / "unit.npz", tmp_path / "raw.npz"
+    assert main(["embed", str(run), "digits", "--split", "test", "-o", str(unit)]) == 0
+    assert main(["embed", str(run), "digits", "--split", "test", "-o", str(raw), "--raw"]) == 0
+    dataset, model = load("digits"), load_trained(run)
+    with np.load(unit) as a, np.load(raw) as b:
+        vectors = model.embed(dataset.images[dataset.test_rows()])
+        torch.testing.assert_close(torch.from_numpy(a["embeddings"]), vectors, rtol=1e-5, atol=1e-6)
+        assert [json.loads(str(each["info"]))["normalized"] for each in (a, b)] == [True, False]
+        lengths = np.linalg.norm(b["embeddings"], axis=1, keepdims=True)
+        assert abs(lengths - 1).max() > 0.1
+        np.testing.assert_allclose(b["embeddings"] / lengths, a["embeddings"], rtol=1e-4, atol=1e-6)
+    assert main(["eval", str(unit), "--gallery", str(unit)]) == 0
+    assert main(["eval", str(unit), "--gallery", str(raw)]) == 2
+    assert "normalized (all vectors of length 1) is True in" in capsys.readouterr().err
+
+
+def test_models_are_not_mixed(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(load_config(RunConfig, None, [*SMALL, "steps=2", "eval_every=2", "seed=1"]), tmp_path / "other")
+    for model, out in ((run, "a.npz"), (tmp_path / "other", "b.npz")):
+        assert main(["embed", str(model), "digits", "--split", "test", "-o", str(tmp_path / out)]) == 0
+    assert main(["eval", str(tmp_path / "a.npz"), "--gallery", str(tmp_path / "b.npz")]) == 2
+    assert "cannot be compared: made by model is" in capsys.readouterr().err
 
 
 def test_interruptions_cost_one_part_and_change_nothing(

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
+from torch.nn import functional
 
 from nearfield import data
 from nearfield.cli.main import main
@@ -302,7 +303,7 @@ def test_embed_opens_exported_models_and_ensembles(
 ) -> None:
     folder, _ = runs(kind)
     name = load_config(RunConfig, folder / "config.toml").data.name
-    wanted = load_file(folder / "test.safetensors")["embeddings"].float()
+    wanted = functional.normalize(load_file(folder / "test.safetensors")["embeddings"].float())
     for model in (folder, export(folder, tmp_path / "model")):
         out = tmp_path / f"{model.name}.npz"
         assert main(["embed", str(model), name, "--split", "test", "-o", str(out), "--json"]) == 0
@@ -319,7 +320,7 @@ def test_a_folder_of_pictures_is_prepared_for_the_model(runs: Callable[[str], Ru
     model = open_model(str(folder), None, dataset)
     assert embed_to_file(model, as_trained(dataset, model), tmp_path / "out.npz", "test") == (16, 8)
     with np.load(tmp_path / "out.npz") as found:
-        assert torch.equal(torch.from_numpy(found["embeddings"]), load(folder, normalize=False).embed(paths))
+        assert torch.equal(torch.from_numpy(found["embeddings"]), load(folder).embed(paths))
         assert [str(Path(name) / path) for path in found["paths"]] == paths
         assert "the middle 112x112" in json.loads(str(found["info"]))["images"]
 

@@ -37,6 +37,8 @@ def add_parser(commands: Commands) -> None:
     resize = "crop: keep the central square; square: keep all of the image, distorted to a square (default: crop)"
     parser.add_argument("--resize", choices=("crop", "square"), default="crop", help=resize)
     parser.add_argument("--batch-size", type=whole(1), default=64, metavar="N", help="images per batch (default: 64)")
+    raw = "do not scale embeddings to length 1 (default: scaled if the model compares them by cosine)"
+    parser.add_argument("--raw", action="store_true", help=raw)
     add_json(parser, "what was written")
 
 
@@ -45,7 +47,7 @@ def embed(arguments: argparse.Namespace) -> None:
     from nearfield.export.embed_dataset import as_trained, at_size, embed_to_file, open_images, open_model
 
     dataset = open_images(arguments.data)
-    model = open_model(arguments.model, arguments.weights, dataset)
+    model = open_model(arguments.model, arguments.weights, dataset, False if arguments.raw else None)
     dataset = at_size(dataset, arguments.size, arguments.resize) if arguments.size else as_trained(dataset, model)
     part: Split = arguments.part or ("test" if len(dataset.train_rows()) and len(dataset.test_rows()) else "all")
     with show.bar("Embedding images") as bar:

@@ -43,10 +43,11 @@ def open_images(name: str) -> Dataset:
     return data.load(name, colour=True) if folder else data.load(name)
 
 
-def open_model(spec: str, weights: Path | None, dataset: Dataset) -> Model:
-    """The model of an exported folder or a finished run's, or a backbone by name with its pretrained weights.
+def open_model(spec: str, weights: Path | None, dataset: Dataset, normalize: bool | None = None) -> Model:
+    """The model of an exported folder or of a finished run, or a backbone by name with its pretrained weights.
 
-    InputError if it cannot embed `dataset`. Embeddings come as the network gives them, not normalised.
+    InputError if it cannot embed `dataset`. A trained model gives embeddings of length 1 with `normalize`, by default
+    if it compares them by cosine, as everywhere (`nearfield.load`). A backbone gives its features as they are.
     """
     if not Path(spec).is_dir():
         if spec not in BACKBONES and not spec.startswith("timm:"):
@@ -56,7 +57,7 @@ def open_model(spec: str, weights: Path | None, dataset: Dataset) -> Model:
         return pretrained_backbone(spec, weights)
     if weights is not None:
         raise InputError(f"weights are for a backbone by name; the model {spec} has its own.")
-    model = load(spec, normalize=False)
+    model = load(spec, normalize)
     if dataset.are_features:
         model.input.items(dataset.images)
     elif model.input.kind == "features":
@@ -89,6 +90,7 @@ def embed_to_file(
     info: dict[str, Any] = {"model": origin, "dim": model.dim, "data": dataset.fingerprint, "nearfield": __version__}
     info |= {"images": dataset.summary()["image_size"], "split": split}
     info["train_images"] = int(np.isin(rows, dataset.train_rows()).sum())
+    info["normalized"] = isinstance(model, Embedder) and model.normalize
     parts = _open_parts(out, {**info, "batch_size": batch_size, "part": PART})
     report = progress or _silent
     for start in range(0, len(rows), PART):

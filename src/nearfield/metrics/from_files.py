@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +39,8 @@ def evaluate_files(
         require_pyarrow(per_query)
     if gallery is None and gallery_labels is not None:
         raise InputError("gallery_labels requires gallery, which is missing; give the gallery's embeddings too.")
+    if gallery is not None:
+        _require_comparable(embeddings, gallery)
     queries = _labelled(embeddings, labels, "labels")
     items = None if gallery is None else _labelled(gallery, gallery_labels, "gallery_labels")
     scores, found = retrieval_metrics(
@@ -58,14 +61,34 @@ def evaluate_files(
 
 def holds_training(path: Path) -> bool:
     """Whether a file says that it holds training images: `nearfield embed` writes into `info` what it embedded."""
-    if path.suffix != ".npz":
-        return False
-    with np.load(path, allow_pickle=False) as archive:
-        try:
-            info = json.loads(str(archive["info"]))
-            return bool(info.get("train_images", info.get("split") in ("all", "train")))
-        except (KeyError, ValueError, AttributeError):  # a file of somebody else
-            return False
+    info = _info(path)
+    return bool(info.get("train_images", info.get("split") in ("all", "train")))
+
+
+def _info(path: Path) -> dict[str, Any]:
+    """What `nearfield embed` recorded in the array `info` of an .npz file; nothing for any other file."""
+    if path.suffix != ".npz" or not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = json.loads(str(archive["info"]))
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):  # another program's file, or a damaged one
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _require_comparable(queries: Path, gallery: Path) -> None:
+    """InputError if `nearfield embed` recorded that two files were made by different models, or at different scales."""
+    here, there = _info(queries), _info(gallery)
+    for what, a, b in (
+        ("normalized (all vectors of length 1)", here.get("normalized"), there.get("normalized")),
+        ("made by model", *((each.get("model") or {}).get("sha256") for each in (here, there))),
+    ):
+        if None not in (a, b) and a != b:
+            raise InputError(
+                f"queries and gallery cannot be compared: {what} is {a} in {queries}, {b} in {gallery}. "
+                "Embed both with the same model and the same options."
+            )
 
 
 def _labelled(path: Path, labels: Path | None, argument: str) -> Table:
