@@ -20,7 +20,8 @@ from nearfield.data.pictures import Paths, Pictures, digests_of
 from nearfield.errors import InputError
 from nearfield.export import embed_dataset
 from nearfield.export import load as load_trained
-from nearfield.export.embed_dataset import at_size, embed_to_file, open_model
+from nearfield.export.embed_dataset import at_size, embed_to_file, open_images, open_model
+from nearfield.export.unlabelled import Unlabelled
 from nearfield.metrics.from_files import holds_training
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
 from nearfield.training.loop import train
@@ -173,6 +174,71 @@ def test_pictures_are_resized_and_their_paths_kept(tmp_path: Path) -> None:
     with torch.no_grad():
         direct = model.eval()(torch.from_numpy(dataset.images[np.arange(4, 8)]))
     torch.testing.assert_close(embeddings, direct, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """new/: three photographs, one of them deeper, and files that are none; it is in the current folder."""
+    draw, folder = np.random.default_rng(0), tmp_path / "new"
+    for name in ("b.png", "A.JPG", "deep/er/c.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / name)
+    for name in ("notes.txt", ".hidden.png", ".cache/d.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("no image")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        (["new"], ["A.JPG", "b.png", "deep/er/c.png"]),
+        (["new/"], ["A.JPG", "b.png", "deep/er/c.png"]),
+        (["new/b.png"], ["new/b.png"]),
+        (["new/*"], ["new/A.JPG", "new/b.png", "new/deep/er/c.png"]),
+        (["new/**/*.png"], ["new/b.png", "new/deep/er/c.png"]),
+        (["new/b.png", "new/deep", "new/b.png"], ["new/b.png", "new/deep/er/c.png"]),
+    ],
+)
+def test_new_photographs_need_no_labels(
+    given: list[str], paths: list[str], run: Path, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.npz"
+    assert main(["embed", str(run), *given, "-o", str(out)]) == 0
+    with np.load(out) as found:
+        assert set(found.files) == {"embeddings", "paths", "info"}
+        assert found["paths"].tolist() == paths
+        where = photos if given in (["new"], ["new/"]) else tmp_path
+        vectors = load_trained(run).embed([where / path for path in paths])
+        torch.testing.assert_close(torch.from_numpy(found["embeddings"]), vectors)
+
+
+def test_a_folder_with_too_few_classes_is_embedded_without_labels(run: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "four")
+    assert isinstance(open_images(str(tmp_path / "four")), Unlabelled)
+    pictures(tmp_path / "eight")
+    for name in "abcd":
+        (tmp_path / "eight" / name).rename(tmp_path / "eight" / f"{name}2")
+    pictures(tmp_path / "eight")
+    assert isinstance(open_images(str(tmp_path / "eight")), Dataset)
+
+
+def test_wrong_paths_are_named(run: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "empty").mkdir()
+    for given, message in (
+        (["new/x.png"], "there is no image or folder new/x.png; check the path"),
+        (["new/b.png", "glyphs"], "there is no image or folder glyphs"),
+        (["new/b.png", "new/notes.txt"], "an image must end in one of .png, .jpg"),
+        (["new/empty"], "there is no image in new/empty"),
+        (["new/*.gif"], "there is no image in new/*.gif"),
+        (["new/b.png", "--split", "test"], "split must be all for images without labels; got test for new/b.png"),
+    ):
+        assert main(["embed", str(run), *given, "-o", "out.npz"]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["embed", str(run), "new", "-o", "out.npz"]) == 0
+    assert main(["eval", "out.npz"]) == 2
+    assert "labels must be given" in capsys.readouterr().err
 
 
 def test_what_cannot_be_embedded_is_refused(run: Path, tmp_path: Path) -> None:

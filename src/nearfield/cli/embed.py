@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 DETAILS = """
 Writes an .npz file with the arrays embeddings (N, D), labels (N,), paths (N,) where the images are files, and info.
+Single images, glob patterns and folders with fewer than six class folders are embedded without labels.
 Interrupt it at any time: the same command resumes.
 """
 EXAMPLES = """
 nearfield embed runs/train digits -o digits.npz && nearfield eval digits.npz
 nearfield embed efficientnet_lite0 photos/ --part all -o photos.npz
+nearfield embed runs/train new/ more/cat.jpg -o new.npz
 """
 
 
@@ -28,7 +30,8 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "embed", embed, summary, details=DETAILS, examples=EXAMPLES)
     model = "an exported model, the folder of a finished run, or a backbone: efficientnet_lite0, timm:NAME, ..."
     parser.add_argument("model", help=model)
-    parser.add_argument("data", help="a dataset (see `nearfield data list`) or the path to one")
+    images = "a dataset (see `nearfield data list`) or its path; or images without labels: files, folders, patterns"
+    parser.add_argument("data", nargs="+", help=images)
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NPZ", help="file to write")
     parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of the backbone")
     part = "images to embed (default: test, the classes a run does not train on; all if the dataset has no split)"
@@ -44,18 +47,27 @@ def add_parser(commands: Commands) -> None:
 
 def embed(arguments: argparse.Namespace) -> None:
     """Embed a dataset into a file; see `nearfield.export.embed_dataset`."""
-    from nearfield.export.embed_dataset import as_trained, at_size, embed_to_file, open_images, open_model
+    from nearfield.export.embed_dataset import (
+        as_trained,
+        at_size,
+        default_split,
+        embed_to_file,
+        open_images,
+        open_model,
+    )
 
-    dataset = open_images(arguments.data)
+    dataset = open_images(*arguments.data)
     model = open_model(arguments.model, arguments.weights, dataset, False if arguments.raw else None)
     dataset = at_size(dataset, arguments.size, arguments.resize) if arguments.size else as_trained(dataset, model)
-    part: Split = arguments.part or ("test" if len(dataset.train_rows()) and len(dataset.test_rows()) else "all")
+    part: Split = arguments.part or default_split(dataset)
     with show.bar("Embedding images") as bar:
         images, dim = embed_to_file(model, dataset, arguments.out, part, arguments.batch_size, bar)
     if arguments.json:
         show.say_json({"out": str(arguments.out), "part": part, "images": images, "dim": dim})
         return
     which = "all" if part == "all" else f"the {part} part of"
-    show.say(f"Embeddings: {arguments.out}, {show.count(images, 'image')} ({which} {arguments.data}), {dim} dimensions")
+    show.say(
+        f"Embeddings: {arguments.out}, {show.count(images, 'image')} ({which} {' '.join(arguments.data)}), {dim} dimensions"
+    )
     if arguments.part is None and part == "test":
         show.note("Only the test part was embedded; --part all embeds every image.")

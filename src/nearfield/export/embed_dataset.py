@@ -1,6 +1,7 @@
 """Embed a dataset into a file, part by part, so that an interruption costs one part.
 
-    out.npz          embeddings (N, D) float32, labels (N,), paths (N,) if images are files, info: JSON of what made it
+    out.npz          embeddings (N, D) float32, labels (N,) if they are known, paths (N,) if images are files,
+                     info: JSON of what made it
     out.npz.parts/   until then: plan.json, and one array for each finished part
 
 Axes: N images, D embedding dims.
@@ -13,7 +14,7 @@ import shutil
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,13 @@ from numpy.typing import NDArray
 from nearfield import data
 from nearfield._version import __version__
 from nearfield.config import BACKBONES
-from nearfield.data import Dataset
+from nearfield.data import Dataset, official
 from nearfield.data.dataset import Images, Pixels
 from nearfield.data.input_spec import PictureInput
 from nearfield.data.pictures import Paths, Pictures, decode
 from nearfield.errors import InputError, nearest
 from nearfield.export.model import Embedder, load
+from nearfield.export.unlabelled import Unlabelled, find_images, is_unlabelled
 from nearfield.files import atomic_write, write_json
 from nearfield.models import EmbeddingModel, embed, pretrained_backbone
 from nearfield.models.embed_images import Rows
@@ -34,16 +36,22 @@ from nearfield.progress import Progress
 
 PART = 512  # images
 Model = EmbeddingModel | Embedder
+Source = TypeVar("Source", Dataset, Unlabelled, Dataset | Unlabelled)
 Split = Literal["all", "train", "test"]
 
 
-def open_images(name: str) -> Dataset:
-    """The dataset called `name`, or at that path; a folder's pictures as they are, in colour."""
-    folder = Path(name).is_dir() and name not in data.names()
-    return data.load(name, colour=True) if folder else data.load(name)
+def open_images(*names: str) -> Dataset | Unlabelled:
+    """The dataset with that name or at that path, or images without labels: files, glob patterns, folders, or several.
+
+    A folder is a dataset if it has class folders enough for one. Images in files are in colour.
+    """
+    if len(names) == 1 and (names[0] in {*data.names(), *official.KINDS} or not is_unlabelled(names[0])):
+        folder = Path(names[0]).is_dir() and names[0] not in data.names()
+        return data.load(names[0], colour=True) if folder else data.load(names[0])
+    return find_images(names)
 
 
-def open_model(spec: str, weights: Path | None, dataset: Dataset, normalize: bool | None = None) -> Model:
+def open_model(spec: str, weights: Path | None, dataset: Dataset | Unlabelled, normalize: bool | None = None) -> Model:
     """The model of an exported folder or of a finished run, or a backbone by name with its pretrained weights.
 
     InputError if it cannot embed `dataset`. A trained model gives embeddings of length 1 with `normalize`, by default
@@ -65,7 +73,7 @@ def open_model(spec: str, weights: Path | None, dataset: Dataset, normalize: boo
     return model
 
 
-def as_trained(dataset: Dataset, model: Model) -> Dataset:
+def as_trained(dataset: Source, model: Model) -> Source:
     """The dataset with its images prepared as the model's test images were; as it is for a backbone by name."""
     if not isinstance(model, Embedder) or not isinstance(model.input, PictureInput) or dataset.are_features:
         return dataset
@@ -74,7 +82,7 @@ def as_trained(dataset: Dataset, model: Model) -> Dataset:
 
 def embed_to_file(
     model: Model,
-    dataset: Dataset,
+    dataset: Dataset | Unlabelled,
     out: Path,
     split: Split = "all",
     batch_size: int = 64,
@@ -88,8 +96,11 @@ def embed_to_file(
     rows = rows_of(dataset, split)
     origin = model.pretrained._asdict() if model.pretrained else None
     info: dict[str, Any] = {"model": origin, "dim": model.dim, "data": dataset.fingerprint, "nearfield": __version__}
-    info |= {"images": dataset.summary()["image_size"], "split": split}
-    info["train_images"] = int(np.isin(rows, dataset.train_rows()).sum())
+    if isinstance(dataset, Unlabelled):
+        info |= {"images": dataset.images.looks, "split": split, "train_images": 0}
+    else:
+        info |= {"images": dataset.summary()["image_size"], "split": split}
+        info["train_images"] = int(np.isin(rows, dataset.train_rows()).sum())
     info["normalized"] = isinstance(model, Embedder) and model.normalize
     parts = _open_parts(out, {**info, "batch_size": batch_size, "part": PART})
     report = progress or _silent
@@ -100,7 +111,8 @@ def embed_to_file(
                 parts / _name(start), model, _Chosen(dataset.images, chosen), batch_size, report, start, len(rows)
             )
         report(start + len(chosen), len(rows))
-    arrays = {"labels": dataset.labels[rows], "info": np.array(json.dumps(info))}
+    arrays = {} if isinstance(dataset, Unlabelled) else {"labels": dataset.labels[rows]}
+    arrays["info"] = np.array(json.dumps(info))
     images = dataset.images.images if isinstance(dataset.images, _Prepared) else dataset.images
     if isinstance(images, Pictures):
         arrays["paths"] = np.array(paths_of(images))[rows]
@@ -110,11 +122,18 @@ def embed_to_file(
     return shape
 
 
-def rows_of(dataset: Dataset, split: Split) -> NDArray[np.int64]:
+def rows_of(dataset: Dataset | Unlabelled, split: Split) -> NDArray[np.int64]:
     """The rows of all images, or of those of the training or the test part."""
     if split == "all":
-        return np.arange(len(dataset.labels))
+        return np.arange(len(dataset.images))
+    if isinstance(dataset, Unlabelled):
+        raise InputError(f"split must be all for images without labels; got {split} for {dataset.name}.")
     return dataset.train_rows() if split == "train" else dataset.test_rows()
+
+
+def default_split(dataset: Dataset | Unlabelled) -> Split:
+    """The test part, so that scores are of classes that no run trains on; all images if there is no split."""
+    return "test" if isinstance(dataset, Dataset) and len(dataset.train_rows()) and len(dataset.test_rows()) else "all"
 
 
 def paths_of(pictures: Pictures) -> list[str]:
@@ -123,7 +142,7 @@ def paths_of(pictures: Pictures) -> list[str]:
     return list(files.paths) if isinstance(files, Paths) else [files.name(row) for row in range(len(files))]
 
 
-def at_size(dataset: Dataset, size: int | None, resize: str) -> Dataset:
+def at_size(dataset: Source, size: int | None, resize: str) -> Source:
     """The dataset with its pictures in another size; as it is without a size."""
     if size is None:
         return dataset
