@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from nearfield import data
@@ -31,7 +31,7 @@ from nearfield.export.embed_dataset import as_trained, embed_to_file, open_image
 from nearfield.export.model import build_net
 from nearfield.export.model_card import model_card
 from nearfield.export.onnx import TOLERANCE, largest_difference, random_batches, write_onnx
-from nearfield.models import Pretrained
+from nearfield.models import Pretrained, backbones
 from nearfield.training import batches
 from nearfield.training.loop import train
 
@@ -332,6 +332,114 @@ def test_data_that_do_not_fit_the_model_are_refused(runs: Callable[[str], Run]) 
     dataset = data.load(load_config(RunConfig, Path(of_features) / "config.toml").data.name)
     with pytest.raises(InputError, match=r"uint8 \(N, H, W\) or \(N, H, W, 3\); got float32 \(48, 12\)"):
         open_model(str(runs("conv")[0]), None, dataset)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A head on frozen features, joined with their backbone
+
+
+def small_backbone(folder: Path) -> list[str]:
+    """Arguments that name a backbone: the small network with weights of its own."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = backbones.conv(16).net
+    save_file({name: value.contiguous() for name, value in net.state_dict().items()}, folder / "conv.safetensors")
+    return ["--weights", str(folder / "conv.safetensors")]
+
+
+def head_on(features: Path, out: Path, *overrides: str) -> Path:
+    """A finished run that trained a head on a file of features."""
+    on = [f"data.name={features}", "model.backbone=features", "model.pool=max", *overrides]
+    train(load_config(RunConfig, None, [*SMALL, *on]), out)
+    return out
+
+
+def same_vectors(run: Path, features: Path, joined: Embedder, photographs: Path, tolerance: float) -> None:
+    """What the joined model makes of the photographs is what the head makes of their features."""
+    with np.load(features) as archive:
+        wanted = load(run).embed(archive["embeddings"])
+        images = [photographs / path for path in archive["paths"]]
+    torch.testing.assert_close(joined.embed(images), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("resize", ["crop", "square"])
+def test_a_head_and_the_backbone_of_its_features_are_one_model(resize: str, tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    features = tmp_path / "features.npz"
+    options = ["--size", "64", "--resize", resize, "--part", "all"]
+    assert main(["embed", "efficientnet_lite0", str(tmp_path / "photos"), *options, "-o", str(features)]) == 0
+    run = head_on(features, tmp_path / "run", "model.norm=layer_affine")
+    assert main(["export", str(run), "-o", str(tmp_path / "model")]) == 0  # all is recorded
+    features.unlink()
+    model = load(tmp_path / "model")
+    assert model.input == PictureInput(
+        colour=True, rule="short" if resize == "crop" else "exact", resize=(64, 64), crop=(64, 64)
+    )
+    assert model.description.joined == "efficientnet_lite0"
+    assert (model.net.get_submodule("backbone").training, model.description.model.pool) == (False, "avg")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert card == model.card
+    assert "efficientnet_lite0, from weights of efficientnet-lite0-57934424.pth" in card
+    assert "frozen: the head was trained on its features" in card
+    main(["embed", "efficientnet_lite0", str(tmp_path / "photos"), *options, "-o", str(features)])
+    same_vectors(run, features, model, tmp_path / "photos", 1e-5)
+
+
+@pytest.mark.parametrize("method", ["multi_similarity", "drml", "dreml"])
+def test_any_head_can_be_joined(method: str, tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    weights, features = small_backbone(tmp_path), tmp_path / "features.npz"
+    call = ["conv", str(tmp_path / "photos"), "--part", "all", "--size", "20", *weights]
+    assert main(["embed", *call, "-o", str(features)]) == 0
+    params = ["method.params.members=2"] if method == "dreml" else []
+    run = head_on(features, tmp_path / "run", f"method.name={method}", "model.width=4", *params)
+    assert main(["export", str(run), "-o", str(tmp_path / "model"), *weights]) == 0
+    same_vectors(run, features, load(tmp_path / "model"), tmp_path / "photos", 1e-5)
+
+
+def test_a_joined_model_becomes_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    photos(tmp_path / "photos")
+    weights, features = small_backbone(tmp_path), tmp_path / "features.npz"
+    main(["embed", "conv", str(tmp_path / "photos"), "--part", "all", "--size", "20", *weights, "-o", str(features)])
+    run = head_on(features, tmp_path / "run")
+    capsys.readouterr()
+    assert main(["export", str(run), "-o", str(tmp_path / "model"), *weights, "--onnx", "--verify", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["difference"]["noise"] < TOLERANCE / 10
+    assert "not compared on real images: the data are features" in shown.err
+
+
+def test_what_does_not_fit_is_not_joined(
+    runs: Callable[[str], Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos(tmp_path / "photos")
+    weights, features = small_backbone(tmp_path), tmp_path / "features.npz"
+    main(["embed", "conv", str(tmp_path / "photos"), "--part", "all", "--size", "20", *weights, "-o", str(features)])
+    known = head_on(features, tmp_path / "run")
+    unknown, own = runs("features")[0], runs("conv")[0]
+    other = tmp_path / "other.safetensors"
+    save_file({name: value + 1 for name, value in load_file(tmp_path / "conv.safetensors").items()}, other)
+    lite0 = ["--backbone", "efficientnet_lite0"]
+    for run, options, message in (
+        (own, lite0, "backbone is for a head trained on features, but this model has its own"),
+        (unknown, lite0, "size is missing: the features do not record how large their images were"),
+        (unknown, [*lite0, "--size", "64"], "efficientnet_lite0 gives 1280 features, but the head takes 12"),
+        (unknown, ["--size", "64"], "give --backbone too"),
+        (known, lite0, "backbone must be conv, which computed the features; got efficientnet_lite0"),
+        (known, [], "conv brings no weights of its own"),
+        (known, ["--weights", str(other)], "the features were computed with other weights of conv"),
+        (known, [*weights, "--size", "30"], "size and resize must be those of the features, RGB"),
+    ):
+        assert main(["export", str(run), "-o", str(tmp_path / "model"), *options]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["export", str(known), "-o", str(tmp_path / "alone"), "--backbone", "none"]) == 0
+    assert load(tmp_path / "alone").input == FeatureInput(features=64)
+    with np.load(features) as archive:  # another file under the same name says nothing about the run
+        arrays = {**archive, "embeddings": archive["embeddings"] + 1}
+    np.savez(features, **arrays)
+    assert main(["export", str(known), "-o", str(tmp_path / "model"), *weights, "--backbone", "conv"]) == 2
+    assert "size is missing" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------

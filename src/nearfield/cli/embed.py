@@ -65,9 +65,7 @@ def embed(arguments: argparse.Namespace) -> None:
     if arguments.json:
         show.say_json({"out": str(arguments.out), "part": part, "images": images, "dim": dim})
         return
-    which = "all" if part == "all" else f"the {part} part of"
-    show.say(
-        f"Embeddings: {arguments.out}, {show.count(images, 'image')} ({which} {' '.join(arguments.data)}), {dim} dimensions"
-    )
+    which = " ".join(["all" if part == "all" else f"the {part} part of", *arguments.data])
+    show.say(f"Embeddings: {arguments.out}, {show.count(images, 'image')} ({which}), {dim} dimensions")
     if arguments.part is None and part == "test":
         show.note("Only the test part was embedded; --part all embeds every image.")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json
+from nearfield.cli.grammar import Commands, add_command, add_json, whole
 from nearfield.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ it in Python, `nearfield embed` embeds with it; with --onnx, ONNX Runtime runs i
 EXAMPLES = """
 nearfield export runs/train -o birds
 nearfield export runs/train -o birds --onnx --verify
+nearfield export runs/head -o birds --backbone efficientnet_lite0 --size 224
 """
 
 
@@ -32,6 +33,12 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "export", export, summary, details=DETAILS, examples=EXAMPLES)
     parser.add_argument("trained", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    backbone = "join a head trained on features with the backbone that computed them, so that the model takes images"
+    recorded = "(default: the one that the features file records; none: do not join)"
+    parser.add_argument("--backbone", metavar="NAME", help=f"{backbone} {recorded}")
+    parser.add_argument("--weights", type=Path, metavar="FILE", help="pretrained weights of that backbone")
+    parser.add_argument("--size", type=whole(1), metavar="PIXELS", help="side length of the images it saw")
+    parser.add_argument("--resize", choices=("crop", "square"), help="how they were resized (default: crop)")
     parser.add_argument("--onnx", action="store_true", help="write model.onnx too")
     parser.add_argument("--verify", action="store_true", help="compare ONNX Runtime with torch; exit 1 if they differ")
     add_json(parser, "what was written")
@@ -45,7 +52,8 @@ def export(arguments: argparse.Namespace) -> int:
 
     if arguments.verify and not arguments.onnx:
         raise InputError("--verify compares the ONNX file with torch; give --onnx too.")
-    out = write(arguments.trained, arguments.out, onnx=arguments.onnx)
+    given = {key: getattr(arguments, key) for key in ("onnx", "backbone", "weights", "size", "resize")}
+    out = write(arguments.trained, arguments.out, **given)
     model = load(out)
     found: dict[str, Any] = {"out": str(out), "dim": model.dim, "input": model.input.words, "onnx": arguments.onnx}
     differences = _differences(model, arguments) if arguments.verify else {}
@@ -82,4 +90,6 @@ def _real_batch(model: Embedder, arguments: argparse.Namespace) -> npt.NDArray[A
 
     config = load_config(RunConfig, arguments.trained / "config.toml")
     dataset = as_trained(open_data(config.data), model)
+    if dataset.are_features != (model.input.kind == "features"):
+        raise InputError(f"the data are features, and the model takes {model.input.words}.")
     return np.asarray(dataset.images[dataset.test_rows()[:REAL]])

@@ -14,7 +14,7 @@ from nearfield.config import Config, Count, ModelConfig, RunConfig, build_config
 from nearfield.data.input_spec import FeatureInput, Input, input_of
 from nearfield.errors import InputError
 from nearfield.files import read_json
-from nearfield.models.build import LITE0, LITE0_TIMM
+from nearfield.models.build import self_contained
 from nearfield.models.pretrained import State, read_weights
 from nearfield.training.batches import open_data
 from nearfield.training.run_folder import RunFolder
@@ -70,6 +70,11 @@ class Description(Config):
     sha256: str  # of the weights
     training: Training
     test: dict[str, float]  # scores on the test classes; none if it was not tested
+    joined: str | None = None  # the backbone on whose frozen features the head was trained
+
+    def values(self) -> dict[str, Any]:
+        """What goes into config.json."""
+        return self.model_dump(mode="json", exclude=None if self.joined else {"joined"})
 
 
 def describe(run: RunFolder) -> Description:
@@ -77,12 +82,11 @@ def describe(run: RunFolder) -> Description:
     config = load_config(RunConfig, run.path / "config.toml")
     state, sha256 = read_weights(run.path / WEIGHTS)
     sizes = _sizes(state, config.model.dim)
-    backbone = LITE0_TIMM if config.model.backbone == LITE0 else config.model.backbone
-    changes = {"weights": None, "init": "default", "backbone": backbone, "dim": sizes["dim"]}
+    changes = {"weights": None, "init": "default", "backbone": self_contained(config.model.backbone)}
     facts = read_json(run.path / "environment.json", InputError)
     result = run.result or {}
     values: dict[str, Any] = {
-        "model": config.model.model_copy(update=changes).model_dump(mode="json"),
+        "model": config.model.model_copy(update={**changes, "dim": sizes["dim"]}).model_dump(mode="json"),
         **{key: sizes[key] for key in ("members", "branches", "features")},
         "input": _input(config, facts, sizes["features"]),
         "distance": config.distance,

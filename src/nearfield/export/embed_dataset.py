@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from nearfield import data
 from nearfield._version import __version__
-from nearfield.config import BACKBONES
+from nearfield.config import BACKBONES, DataConfig
 from nearfield.data import Dataset, official
 from nearfield.data.dataset import Images, Pixels
-from nearfield.data.input_spec import PictureInput
+from nearfield.data.input_spec import PictureInput, input_of
 from nearfield.data.pictures import Paths, Pictures, decode
 from nearfield.errors import InputError, nearest
 from nearfield.export.model import Embedder, load
@@ -102,6 +102,9 @@ def embed_to_file(
         info |= {"images": dataset.summary()["image_size"], "split": split}
         info["train_images"] = int(np.isin(rows, dataset.train_rows()).sum())
     info["normalized"] = isinstance(model, Embedder) and model.normalize
+    if isinstance(dataset, Dataset) and isinstance(model, EmbeddingModel) and model.backbone_name is not None:
+        taken = input_of(dataset, DataConfig()).model_dump(mode="json")
+        info["backbone"] = {"name": model.backbone_name, "input": taken}  # so that a head on it can be joined with it
     parts = _open_parts(out, {**info, "batch_size": batch_size, "part": PART})
     report = progress or _silent
     for start in range(0, len(rows), PART):

@@ -56,7 +56,7 @@ class Embedder(nn.Module):
     @property
     def card(self) -> str:
         """The model card, in Markdown."""
-        return model_card(self.description.model_dump(mode="json"), self.input.words, self.input.shape)
+        return model_card(self.description.values(), self.input.words, self.input.shape)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings (B, D) of prepared images."""
@@ -102,7 +102,7 @@ def load(path: str | PathLike[str], normalize: bool | None = None) -> Embedder:
         rule = "must be an exported model or the folder of a finished run"
         raise InputError(f"{folder} {rule}; found no config.json and no result.json in it.")
     net = build_net(description)
-    description = description.model_copy(update={"pixels": _pixels(net)})
+    description = description.model_copy(update={"pixels": pixels_of(net)})
     found = load_weights(net, folder / WEIGHTS)
     if found.sha256 != description.sha256:
         raise InputError(f"{folder / WEIGHTS} is not the file that was exported: it is damaged. Export the run again.")
@@ -126,7 +126,8 @@ def build_net(description: Description) -> nn.Module:
     return one() if description.members is None else Ensemble(one() for _ in range(members))
 
 
-def _pixels(net: nn.Module) -> Pixels | None:
+def pixels_of(net: nn.Module) -> Pixels | None:
+    """The pixel values that a network takes; None if it takes features."""
     first = net.members[0] if isinstance(net, Ensemble) else net
     assert isinstance(first, EmbeddingModel)
     return None if first.preprocessing is None else build_config(Pixels, asdict(first.preprocessing))

@@ -21,7 +21,14 @@ def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int],
     parts += ["## What goes in", _input(description, taken)]
     if onnx_opset is not None:
         parts += ["## ONNX", _onnx(description, shape, onnx_opset)]
-    parts += ["## Test", _test(description), "## Training", _training(made), "## Limits", _limits(made)]
+    parts += [
+        "## Test",
+        _test(description),
+        "## Training",
+        _training(made, description.get("joined")),
+        "## Limits",
+        _limits(made),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,12 +88,13 @@ def _test(description: Mapping[str, Any]) -> str:
     )
 
 
-def _training(made: Mapping[str, Any]) -> str:
+def _training(made: Mapping[str, Any], joined: str | None) -> str:
     start = made.get("pretrained")
     origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "fresh weights"
+    frozen = "; frozen: the head was trained on its features" if joined else ""
     facts = {
         "method": f"{made['method']}: {method(made['method']).source}",
-        "backbone": f"{made['backbone']}, from {origin}",
+        "backbone": f"{made['backbone']}, from {origin}{frozen}",
         "data": f"{made['data']}, fingerprint {made['fingerprint']}",
         "classes": f"{made.get('fit_classes')} to fit, {made.get('val_classes')} to choose the step",
         "steps": f"{made.get('best_step')} of {made.get('steps')}, seed {made.get('seed')}",

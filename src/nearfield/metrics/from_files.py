@@ -61,11 +61,11 @@ def evaluate_files(
 
 def holds_training(path: Path) -> bool:
     """Whether a file says that it holds training images: `nearfield embed` writes into `info` what it embedded."""
-    info = _info(path)
+    info = read_info(path)
     return bool(info.get("train_images", info.get("split") in ("all", "train")))
 
 
-def _info(path: Path) -> dict[str, Any]:
+def read_info(path: Path) -> dict[str, Any]:
     """What `nearfield embed` recorded in the array `info` of an .npz file; nothing for any other file."""
     if path.suffix != ".npz" or not path.is_file():
         return {}
@@ -79,7 +79,7 @@ def _info(path: Path) -> dict[str, Any]:
 
 def _require_comparable(queries: Path, gallery: Path) -> None:
     """InputError if `nearfield embed` recorded that two files were made by different models, or at different scales."""
-    here, there = _info(queries), _info(gallery)
+    here, there = read_info(queries), read_info(gallery)
     for what, a, b in (
         ("normalized (all vectors of length 1)", here.get("normalized"), there.get("normalized")),
         ("made by model", *((each.get("model") or {}).get("sha256") for each in (here, there))),

@@ -53,11 +53,7 @@ def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) 
 
 def load_model(config: ModelConfig, path: Path, features: Tensor | None = None) -> EmbeddingModel:
     """The trained model that `config` describes, with the weights at `path`; it needs no other file."""
-    changes = {
-        "weights": None,
-        "init": "default",
-        "backbone": LITE0_TIMM if config.backbone == LITE0 else config.backbone,
-    }
+    changes = {"weights": None, "init": "default", "backbone": self_contained(config.backbone)}
     model = build_model(config.model_copy(update=changes), 0, features)
     model.pretrained = load_weights(model, path)
     return model
@@ -70,7 +66,9 @@ def pretrained_backbone(name: str, weights: Path | None = None) -> EmbeddingMode
     pretrained = _fill(backbone, rename, config)
     if pretrained is None:
         raise InputError(f"{name} brings no weights of its own; give weights, a .safetensors or .pth file for it.")
-    return EmbeddingModel(backbone, nn.Identity(), backbone.num_features, pretrained=pretrained)
+    model = EmbeddingModel(backbone, nn.Identity(), backbone.num_features, pretrained=pretrained)
+    model.backbone_name = name
+    return model
 
 
 def _fresh_backbone(config: ModelConfig, features: Tensor | None) -> tuple[Backbone, Rename | None]:
@@ -85,8 +83,12 @@ def _fresh_backbone(config: ModelConfig, features: Tensor | None) -> tuple[Backb
         return backbones.bn_inception(), caffe_names
     if config.backbone == "googlenet":
         return backbones.googlenet(), caffe_names
-    name = LITE0_TIMM if config.backbone == LITE0 else config.backbone
-    return backbones.from_timm(name.removeprefix("timm:")), None
+    return backbones.from_timm(self_contained(config.backbone).removeprefix("timm:")), None
+
+
+def self_contained(backbone: str) -> str:
+    """The name of the same network without the pretrained weights that come with it."""
+    return LITE0_TIMM if backbone == LITE0 else backbone
 
 
 def weights_file(config: ModelConfig) -> Path | None:

@@ -23,6 +23,8 @@ class EmbeddingModel(nn.Module):
     its scale and shift do not learn either.
     """
 
+    backbone_name: str | None = None  # of a backbone without a head, as a configuration names it
+
     def __init__(
         self,
         backbone: Backbone,

@@ -147,7 +147,7 @@ class RunFolder:
         for name, tensors in (("model", weights), ("test", test)):
             if tensors:
                 with atomic_write(self.path / f"{name}.safetensors") as path:
-                    _write_tensors(tensors, path)
+                    write_tensors(tensors, path)
         write_json(self.path / "result.json", result)
         for checkpoint in self._checkpoints():
             shutil.rmtree(checkpoint, ignore_errors=True)
@@ -195,8 +195,8 @@ class RunFolder:
             return
         try:
             with whole_folder(target, flush=True) as draft:
-                _write_tensors(weights, draft / "model.safetensors")
-                _write_tensors(best, draft / "best.safetensors")
+                write_tensors(weights, draft / "model.safetensors")
+                write_tensors(best, draft / "best.safetensors")
                 _write_state(state, draft / "state.pt")
         except RunError as error:
             kept = f"Then run the same command to resume from {older[-1].name}." if older else ""
@@ -228,7 +228,8 @@ def _read_checkpoint(path: Path) -> Saved:
     return Saved(load_file(path / "model.safetensors"), load_file(path / "best.safetensors"), state)
 
 
-def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a .safetensors file; OSError if the disk fails."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # which is no OSError, though the disk is what fails
