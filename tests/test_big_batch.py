@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nearfield import losses
+from nearfield.config import ModelConfig
 from nearfield.errors import InputError, RunError
-from nearfield.models.embedding_model import ConvNet
+from nearfield.models import build_model
 from nearfield.training.chunks import backward_in_chunks
 
 M, D, C = 22, 8, 6
@@ -239,8 +240,7 @@ def test_no_backward_runs_under_autocast(chunk: int) -> None:
 
 
 def test_frozen_batch_norm_is_exact() -> None:
-    torch.manual_seed(0)
-    model = ConvNet(4, D).double()
+    model = build_model(ModelConfig(width=4, dim=D), seed=0).double()
     model.freeze_bn = True
     assert isinstance(model.backbone, nn.Sequential)
     model.backbone.append(nn.BatchNorm2d(model.num_features).double())

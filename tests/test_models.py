@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from nearfield.config import ModelConfig, build_config
 from nearfield.errors import InputError
 from nearfield.models import (
-    ConvNet,
     EmbeddingModel,
     Preprocessing,
     build_model,
     embed,
-    load_model,
     load_weights,
-    new_parameters,
     pca_head,
     pretrained_backbone,
 )
@@ -40,6 +37,11 @@ RGB_NETS = ["bn_inception", "googlenet", "timm:resnet18"]
 
 def model_of(backbone: str = "conv", seed: int = 0, **options: Any) -> EmbeddingModel:
     return build_model(build_config(ModelConfig, {"backbone": backbone, "dim": 8, **options}), seed)
+
+
+def new_parameters(model: EmbeddingModel) -> list[nn.Parameter]:
+    """Those outside the backbone."""
+    return [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone.")]
 
 
 def some_images(*shape: int, seed: int = 0) -> Tensor:
@@ -95,12 +97,6 @@ def test_the_default_is_bit_for_bit_the_plain_network(mode: bool) -> None:
 def test_every_key_counts_in_the_digest() -> None:
     others: list[dict[str, Any]] = [{}, {"pool": "max"}, {"freeze_bn": True}, {"weights": "a.pth"}, {"init": "kaiming"}]
     assert len({build_config(ModelConfig, other).digest() for other in others}) == len(others)
-
-
-def test_conv_net_as_a_class_is_the_default_model() -> None:
-    model = ConvNet(4, 8)
-    assert (model.num_features, model.dim) == (16, 8)
-    assert model(some_images(2, 8, 8)).shape == (2, 8)
 
 
 def test_an_unknown_backbone_is_refused_with_the_nearest() -> None:
@@ -455,8 +451,6 @@ def test_weights_from_safetensors_and_from_wrapped_models(tmp_path: Path) -> Non
     for name in ("whole.safetensors", "b.pth"):
         model = model_of(seed=2, weights=str(tmp_path / name))
         assert all(torch.equal(v, original.backbone.state_dict()[k]) for k, v in model.backbone.state_dict().items())
-    loaded = load_model(build_config(ModelConfig, {"dim": 8, "weights": "gone.pth"}), tmp_path / "whole.safetensors")
-    assert all(torch.equal(v, state[k]) for k, v in loaded.state_dict().items())
 
 
 class Trap:

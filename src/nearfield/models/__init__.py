@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from nearfield.models.backbones import Backbone, Preprocessing
-from nearfield.models.build import build_model, load_model, pretrained_backbone
+from nearfield.models.build import build_model, pretrained_backbone
 from nearfield.models.embed_images import embed
-from nearfield.models.embedding_model import ConvNet, EmbeddingModel, new_parameters
+from nearfield.models.embedding_model import EmbeddingModel
 from nearfield.models.heads import pca_head
 from nearfield.models.pretrained import Pretrained, load_weights
 
 __all__ = [
     "Backbone",
-    "ConvNet",
     "EmbeddingModel",
     "Preprocessing",
     "Pretrained",
     "build_model",
     "embed",
-    "load_model",
     "load_weights",
-    "new_parameters",
     "pca_head",
     "pretrained_backbone",
 ]

@@ -51,14 +51,6 @@ def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) 
     return model
 
 
-def load_model(config: ModelConfig, path: Path, features: Tensor | None = None) -> EmbeddingModel:
-    """The trained model that `config` describes, with the weights at `path`; it needs no other file."""
-    changes = {"weights": None, "init": "default", "backbone": self_contained(config.backbone)}
-    model = build_model(config.model_copy(update=changes), 0, features)
-    model.pretrained = load_weights(model, path)
-    return model
-
-
 def pretrained_backbone(name: str, weights: Path | None = None) -> EmbeddingModel:
     """A backbone with pretrained weights and no head: its embeddings are its features, averaged over space."""
     config = build_config(ModelConfig, {"backbone": name, "weights": None if weights is None else str(weights)})

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearfield.errors import InputError
-from nearfield.models import backbones
 from nearfield.models.backbones import Backbone
 from nearfield.models.heads import pooled, require_pool
 from nearfield.models.pretrained import Pretrained
@@ -92,17 +91,3 @@ class EmbeddingModel(nn.Module):
 
     def _batch_norms(self) -> list[nn.Module]:
         return [module for module in self.backbone.modules() if isinstance(module, _BatchNorm)]
-
-
-class ConvNet(EmbeddingModel):
-    """The default: a small convolutional network for small grey images, mean over space, linear head."""
-
-    def __init__(self, width: int, dim: int) -> None:
-        backbone = backbones.conv(width)
-        super().__init__(backbone, nn.Linear(backbone.num_features, dim), dim)
-
-
-def new_parameters(model: EmbeddingModel) -> list[nn.Parameter]:
-    """The parameters outside the backbone: what warm-up trains alone, or at a rate of its own."""
-    known = {id(parameter) for parameter in model.backbone.parameters()}
-    return [parameter for parameter in model.parameters() if id(parameter) not in known]

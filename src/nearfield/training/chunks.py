@@ -2,7 +2,11 @@
 
 Cakir et al., Deep Metric Learning to Rank (FastAP), CVPR 2019, section 4.1: embed the batch chunk by chunk without a
 graph; take the loss of the whole batch and its gradient with respect to the embeddings; embed each chunk once more, now
-with a graph, and send its share of that gradient through it. Only the embeddings and one chunk's graph ever live.
+with a graph, and send its share of that gradient through it. Only the embeddings and one chunk's graph are in memory.
+
+The released MATLAB code does something else: it embeds with batch norm in evaluation mode but goes back in training
+mode, and it updates the weights after every chunk, with that chunk's gradient divided by its length, so that later
+chunks see other weights than their gradient was computed for. Here, as in the paper, a batch is one update.
 
 Axes: M items of the batch, D embedding dims.
 """
