@@ -177,7 +177,7 @@ def test_randomness_that_does_not_repeat_is_refused() -> None:
         embeddings: Tensor = network(x + torch.randn(x.shape, generator=own, dtype=x.dtype))
         return embeddings
 
-    with pytest.raises(RunError, match="other embeddings the second time"):
+    with pytest.raises(RunError, match="different embeddings the second time"):
         backward_in_chunks(augmenting, loss, images, labels, 5)
 
 

@@ -249,7 +249,7 @@ def test_what_cannot_be_embedded_is_refused(run: Path, tmp_path: Path) -> None:
         open_model(str(tmp_path), None, dataset)
     with pytest.raises(InputError, match="has its own"):
         open_model(str(run), tmp_path / "a.pth", dataset)
-    with pytest.raises(InputError, match="size is for pictures"):
+    with pytest.raises(InputError, match="size is for images in files"):
         at_size(dataset, 64, "crop")
     model = open_model(str(run), None, dataset)
     with pytest.raises(InputError, match=r"out must end in .npz"):
@@ -259,7 +259,7 @@ def test_what_cannot_be_embedded_is_refused(run: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_goes_on_after_an_interruption(
+def test_the_command_resumes_after_an_interruption(
     run: Path, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "digits.npz"

@@ -142,7 +142,7 @@ def test_processes_share_the_members(tmp_path: Path) -> None:
 def test_one_member_can_be_trained_alone(tmp_path: Path) -> None:
     result = train(quick(member=1), tmp_path)
     assert result["steps"] == 8
-    with pytest.raises(InputError, match="dreml has no 2"):
+    with pytest.raises(InputError, match="dreml has no member 2"):
         train(quick(member=2), tmp_path / "none")
     with pytest.raises(InputError, match="member is for ensembles"):
         train(quick(method={"name": "triplet"}, member=0), tmp_path / "none")

@@ -427,7 +427,7 @@ def test_what_does_not_fit_is_not_joined(
         (unknown, [*lite0, "--size", "64"], "efficientnet_lite0 gives 1280 features, but the head takes 12"),
         (unknown, ["--size", "64"], "give --backbone too"),
         (known, lite0, "backbone must be conv, which computed the features; got efficientnet_lite0"),
-        (known, [], "conv brings no weights of its own"),
+        (known, [], "conv comes without weights"),
         (known, ["--weights", str(other)], "the features were computed with other weights of conv"),
         (known, [*weights, "--size", "30"], "size and resize must be those of the features, RGB"),
     ):

@@ -327,7 +327,7 @@ def test_the_features_backbone_is_a_head_on_features() -> None:
     assert set(model.state_dict()) == {"head.weight", "head.bias"}
     with pytest.raises(InputError, match=r"features must be \(B, 12\); got \(2, 11\)"):
         model(x[:2, :11])
-    with pytest.raises(InputError, match="needs data that are features"):
+    with pytest.raises(InputError, match="requires data that are features"):
         build_model(config, 0)
     with pytest.raises(InputError, match=r"dim must lie in 1..12"):
         pca_head(x, 13)
@@ -509,7 +509,7 @@ def test_a_damaged_file_gives_weights_or_says_so(new_format: bool, tmp_path: Pat
 
 
 def test_a_backbone_by_name_needs_weights() -> None:
-    with pytest.raises(InputError, match="googlenet brings no weights of its own"):
+    with pytest.raises(InputError, match="googlenet comes without weights"):
         pretrained_backbone("googlenet")
 
 

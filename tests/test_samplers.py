@@ -461,13 +461,13 @@ def test_epochs_of_online_products_are_drawn_quickly(kind: str) -> None:
 
 def test_classes_left_out_are_reported_once() -> None:
     labels = labels_of([1, 5, 1, 5, 5])
-    with pytest.warns(SamplerWarning, match="2 of 5 classes are left out, having fewer than 2 images") as caught:
+    with pytest.warns(SamplerWarning, match="2 of 5 classes are left out: they have fewer than 2 images") as caught:
         sampler = NPairsSampler(labels, 6, 0)
     list(sampler)  # a second warning would be an error
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert sampler.left_out.tolist() == [0, 14]
-    with pytest.warns(SamplerWarning, match="3 of 5 classes are left out, having more than 4 images"):
+    with pytest.warns(SamplerWarning, match="3 of 5 classes are left out: they have more than 4 images"):
         assert FastAPSampler(labels, 4, 0, keep_class_whole=True).left_out.tolist() == [7, 21, 28]
     assert ShardedSampler(sampler, 0, 2).left_out.tolist() == [0, 14]
     assert MPerClassSampler(labels, 4, 2, 0).left_out.tolist() == []
@@ -488,16 +488,16 @@ ONES = np.arange(4)
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MPerClassSampler(FIVE, 8, 2, 0), "needs 4 classes; there are 3. Lower"),
+        (lambda: MPerClassSampler(FIVE, 8, 2, 0), "needs 4 classes; got 3. Lower"),
         (lambda: MPerClassSampler(FIVE, 7, 2, 0), "multiple of per_class; got 7 and 2"),
         (lambda: MPerClassSampler(FIVE, 6, 2, 0, rule="chunk"), "got 'chunk', did you mean 'chunks'"),
         (lambda: NPairsSampler(FIVE, 5, 0), "must be even, for pairs; got 5"),
         (lambda: NPairsSampler(FIVE, 6, 0, p_same=1.5), r"p_same must lie in 0..1; got 1.5"),
-        (lambda: NPairsSampler(FIVE, 8, 0), "needs 4 classes; there are 3. Lower"),
-        (lambda: NPairsSampler(ONES, 4, 0), "there are 0. 4 of 4 classes are left out, having fewer than 2 images"),
+        (lambda: NPairsSampler(FIVE, 8, 0), "needs 4 classes; got 3. Lower"),
+        (lambda: NPairsSampler(ONES, 4, 0), "got 0. 4 of 4 classes are left out: they have fewer than 2 images"),
         (lambda: EpisodicSampler(FIVE, 6, 1, 0), "at least 2; got 6 and 1"),
         (lambda: EpisodicSampler(FIVE, 6, 3, 0, support=3), r"support must lie in 1..2, .* got 3"),
-        (lambda: EpisodicSampler(FIVE, 12, 6, 0), "there are 0. 3 of 3 classes are left out, having fewer than 6"),
+        (lambda: EpisodicSampler(FIVE, 12, 6, 0), "got 0. 3 of 3 classes are left out: they have fewer than 6"),
         (lambda: FastAPSampler(FIVE, 16, 0), "at most the number of images, 15; got 16"),
         (lambda: FastAPSampler(FIVE, 4, 0, keep_class_whole=True), "more than 4 images. Raise batch_size"),
         (lambda: FastAPHardSampler(FIVE, 5, FIVE, 0), "must be even, half for each category; got 5"),
@@ -505,8 +505,8 @@ ONES = np.arange(4)
         (lambda: FastAPHardSampler(FIVE, 4, None, 0), "each of the 15 labels; got none"),
         (lambda: FastAPHardSampler(FIVE, 4, FIVE[:3], 0), r"each of the 15 labels; got int64 \(3,\)"),
         (lambda: FastAPHardSampler(FIVE, 4, np.arange(15), 0), "class 0 has several"),
-        (lambda: FastAPHardSampler(FIVE, 4, FIVE * 0, 0), "at least 2, to make pairs of; found 1"),
-        (lambda: FastAPHardSampler(FIVE, 4, FIVE, 0, unlabelled=-1), "no class has -1"),
+        (lambda: FastAPHardSampler(FIVE, 4, FIVE * 0, 0), "at least 2, to form pairs; got 1"),
+        (lambda: FastAPHardSampler(FIVE, 4, FIVE, 0, unlabelled=-1), "got -1, which no class has"),
         (lambda: ShuffleSampler(labels_of([2, 2]), 5, 0), "at most the number of images, 4; got 5"),
         (lambda: ShuffleSampler(np.zeros(4), 2, 0), "vector of integers"),
         (lambda: ShuffleSampler(np.zeros(0, dtype=np.int64), 2, 0), "non-empty"),
@@ -519,7 +519,7 @@ ONES = np.arange(4)
         (lambda: ShardedSampler(ShuffleSampler(FIVE, 5, 0), 5, 5), "got rank 5 of 5"),
         (lambda: ShardedSampler(ShuffleSampler(FIVE, 4, 0, drop_last=False), 0, 2), "batches of one size"),
         (lambda: ShardedSampler(FastAPSampler(FIVE, 6, 0, keep_class_whole=True), 0, 2), "batches of one size"),
-        (lambda: build_sampler("n_pairs", FIVE, 4), "sampler 'n_pairs' is unknown; did you mean 'npairs'"),
+        (lambda: build_sampler("n_pairs", FIVE, 4), "unknown sampler 'n_pairs'; did you mean 'npairs'"),
         (lambda: build_sampler("shuffle", FIVE, 4, drop_lst=True), "no option 'drop_lst'; did you mean 'drop_last'"),
         (lambda: build_sampler("fastap_hard", FIVE, 4), "categories must be integers"),
     ],

@@ -53,7 +53,7 @@ def test_two_processes_train_what_one_would(method: str, tmp_path: Path) -> None
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
 
 
-def test_a_stopped_group_saves_and_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_group_saves_and_resumes(tmp_path: Path) -> None:
     longer = ["steps=4000", "eval_every=2000"]
     child = subprocess.Popen(command(tmp_path / "run", 2, *longer), env=environment(), stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60

@@ -491,7 +491,7 @@ def test_the_average_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
     assert not torch.equal(first, a)
 
 
-def test_warm_up_holds_the_backbone(tmp_path: Path) -> None:
+def test_warm_up_freezes_the_backbone(tmp_path: Path) -> None:
     config = config_of("steps=3", "eval_every=3", "optimizer.frozen_steps=3")
     before = build.build_learner(config, 3).model.state_dict()
     train(config, tmp_path)

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from nearfield.data.dataset import Dataset, Integers, Pixels, cache_dir
 from nearfield.data.pictures import Pictures, map_in_order
 from nearfield.errors import InputError, RunError
-from nearfield.progress import Progress, reported
 from nearfield.files import whole_folder
+from nearfield.progress import Progress, reported
 
 VERSION = 1  # of the layout of an entry
 

@@ -1,9 +1,9 @@
 """A trained model that stands alone: `export` a run as a folder, `load` the folder or the run.
 
-config.json          what the model is, what goes in, what it was trained on: a `Description`
+config.json          what the model is, what it takes as input, how it was trained: a `Description`
 model.safetensors    its weights
 README.md            its model card
-model.onnx           if asked for; see `nearfield.export.onnx`
+model.onnx           optional; see `nearfield.export.onnx`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a trained model is, all but its weights, as a value that lies beside them.
+"""The description of a trained model: everything but its weights, stored beside them.
 
 Axes: F features, D embedding dims.
 """
@@ -24,7 +24,7 @@ WEIGHTS = "model.safetensors"
 
 
 class Pixels(Config):
-    """Pixel values as the network takes them; see `Preprocessing`."""
+    """How pixel values enter the network; see `Preprocessing`."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -38,8 +38,8 @@ class Training(Config):
     run: str  # digest of the configuration
     config: str  # the configuration itself, in TOML
     method: str
-    backbone: str  # as it was called in training
-    pretrained: dict[str, Any] | None = None  # the file that the backbone started from
+    backbone: str  # as the configuration names it
+    pretrained: dict[str, Any] | None = None  # the file of weights that the backbone started from
     data: str
     fingerprint: str | None = None  # of the data
     split: str | None = None  # fingerprint of the split
@@ -49,27 +49,27 @@ class Training(Config):
     steps: int | None = None
     best_step: int | None = None
     train_seconds: float | None = None
-    val: dict[str, float] | None = None  # scores that the step was chosen by
+    val: dict[str, float] | None = None  # validation scores of the chosen step
     commit: str | None = None
     nearfield: str | None = None
     torch: str | None = None
 
 
 class Description(Config):
-    """A trained model, all but its weights."""
+    """Everything about a trained model but its weights."""
 
     format: Literal[1] = 1
     nearfield: str = __version__  # the version that wrote this
-    model: ModelConfig  # of the whole model; it needs no other file
+    model: ModelConfig  # of the whole model; no other file is needed
     members: Count | None = None  # of an ensemble
     branches: Count | None = None  # of a relational head (DRML)
-    features: Count  # F that the head sees
+    features: Count  # F, inputs of the head
     input: Input
-    pixels: Pixels | None = None  # None: features go in
+    pixels: Pixels | None = None  # None: the input is features
     distance: Literal["cosine", "euclidean", "hamming"]
     sha256: str  # of the weights
     training: Training
-    test: dict[str, float]  # scores on the test classes; none if it was not tested
+    test: dict[str, float]  # scores on the test classes; empty if not tested
     joined: str | None = None  # the backbone on whose frozen features the head was trained
 
     def values(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Description(Config):
 
 
 def describe(run: RunFolder) -> Description:
-    """The model of a finished run, but for its pixel values, which the network knows."""
+    """Describe the model of a finished run, without its pixel values, which the network itself knows."""
     config = load_config(RunConfig, run.path / "config.toml")
     state, sha256 = read_weights(run.path / WEIGHTS)
     sizes = _sizes(state, config.model.dim)
@@ -98,7 +98,7 @@ def describe(run: RunFolder) -> Description:
 
 
 def _sizes(state: State, dim: int) -> dict[str, Any]:
-    """Members, branches, F and D, from the names and shapes of the weights; D is `dim` if there is no head."""
+    """Members, branches, F and D, read from the names and shapes of the weights; D is `dim` if there is no head."""
     members = len({name.split(".")[1] for name in state if name.startswith("members.")}) or None
     head = "head" if members is None else "members.0.head"
     nodes = [name for name in state if name.startswith(f"{head}.nodes.") and name.endswith(".weight")]
@@ -109,7 +109,7 @@ def _sizes(state: State, dim: int) -> dict[str, Any]:
 
 
 def _input(config: RunConfig, facts: Mapping[str, Any], features: int) -> dict[str, Any]:
-    """What the run's model takes: as it was written down, or as the run's data say."""
+    """The input of the run's model: as recorded, or else as the run's data imply."""
     if "input" in facts:
         return dict(facts["input"])
     if config.model.backbone == "features":

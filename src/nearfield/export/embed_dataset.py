@@ -64,7 +64,7 @@ def open_model(spec: str, weights: Path | None, dataset: Dataset | Unlabelled, n
             raise InputError(f"{rule}; got {spec!r}, {hint}")
         return pretrained_backbone(spec, weights)
     if weights is not None:
-        raise InputError(f"weights are for a backbone by name; the model {spec} has its own.")
+        raise InputError(f"weights are for a backbone by name, but the model {spec} has its own. Leave them out.")
     model = load(spec, normalize)
     if dataset.are_features:
         model.input.items(dataset.images)
@@ -74,7 +74,7 @@ def open_model(spec: str, weights: Path | None, dataset: Dataset | Unlabelled, n
 
 
 def as_trained(dataset: Source, model: Model) -> Source:
-    """The dataset with its images prepared as the model's test images were; as it is for a backbone by name."""
+    """The dataset with its images prepared as the model's test images were; unchanged for a backbone by name."""
     if not isinstance(model, Embedder) or not isinstance(model.input, PictureInput) or dataset.are_features:
         return dataset
     return replace(dataset, images=_Prepared(dataset.images, model.input))
@@ -88,7 +88,7 @@ def embed_to_file(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """Write the embeddings of a dataset, going on from the parts of an interrupted call; their shape (N, D)."""
+    """Write the embeddings of a dataset, resuming from the parts of an interrupted call; their shape (N, D)."""
     if out.suffix != ".npz":
         raise InputError(f"out must end in .npz; got {out}.")
     if batch_size < 1:
@@ -126,7 +126,7 @@ def embed_to_file(
 
 
 def rows_of(dataset: Dataset | Unlabelled, split: Split) -> NDArray[np.int64]:
-    """The rows of all images, or of those of the training or the test part."""
+    """The rows of all images, or of the training or the test part."""
     if split == "all":
         return np.arange(len(dataset.images))
     if isinstance(dataset, Unlabelled):
@@ -140,23 +140,23 @@ def default_split(dataset: Dataset | Unlabelled) -> Split:
 
 
 def paths_of(pictures: Pictures) -> list[str]:
-    """Where each picture lies: below the dataset's folder, if it has one."""
+    """The path of each image, below the dataset's folder if it has one."""
     files = pictures.files
     return list(files.paths) if isinstance(files, Paths) else [files.name(row) for row in range(len(files))]
 
 
 def at_size(dataset: Source, size: int | None, resize: str) -> Source:
-    """The dataset with its pictures in another size; as it is without a size."""
+    """The dataset with its images resized; unchanged without a size."""
     if size is None:
         return dataset
     if not isinstance(dataset.images, Pictures):
-        raise InputError(f"size is for pictures in files; {dataset.name} has one of its own.")
+        raise InputError(f"size is for images in files; those of {dataset.name} are arrays of one size. Leave it out.")
     return replace(dataset, images=dataset.images.at(size, resize))
 
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """Images that are prepared for a model when they are asked for."""
+    """Images that are prepared for a model on demand."""
 
     images: Images
     input: PictureInput
@@ -175,13 +175,13 @@ class _Prepared:
 
     @property
     def looks(self) -> str:
-        """What comes out, in words."""
+        """The prepared images, in words."""
         return self.input.words
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Some rows of the images, read when they are asked for."""
+    """Some rows of the images, read on demand."""
 
     images: Rows
     rows: NDArray[np.int64]
@@ -194,7 +194,7 @@ class _Chosen:
 
 
 def _open_parts(out: Path, plan: dict[str, Any]) -> Path:
-    """The folder of parts; parts of another model, dataset or split are thrown away."""
+    """The folder of parts; parts of another model, dataset or split are deleted."""
     parts = out.with_name(f"{out.name}.parts")
     known = parts / "plan.json"
     if not known.exists() or json.loads(known.read_text(encoding="utf-8")) != json.loads(json.dumps(plan)):
@@ -219,7 +219,7 @@ def _write_part(
 
 
 def _write_npz(out: Path, parts: list[Path], shape: tuple[int, int], arrays: dict[str, NDArray[Any]]) -> None:
-    """Join the parts without holding them all; no time is written, so that equal contents are equal files."""
+    """Join the parts one at a time; no timestamp is written, so that equal contents give equal files."""
     with atomic_write(out) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         with archive.open(zipfile.ZipInfo("embeddings.npy"), "w", force_zip64=True) as stream:
             head = {"descr": np.lib.format.dtype_to_descr(np.dtype("<f4")), "fortran_order": False, "shape": shape}

@@ -1,4 +1,4 @@
-"""A trained model that takes anybody's images.
+"""A trained model that embeds any images.
 
 Axes: N images, B images of a batch, F features, D embedding dims.
 """
@@ -29,9 +29,9 @@ from nearfield.training.run_folder import RunFolder
 
 
 class Embedder(nn.Module):
-    """A trained model that takes anybody's images.
+    """A trained model that embeds any images.
 
-    `embed` prepares them as the model's test images were. Called as a module it takes what is prepared already: uint8
+    `embed` prepares them as the model's test images were prepared. Called as a module it takes prepared input: uint8
     images (B, H, W) or (B, H, W, 3) of the shape `input.shape`, or features (B, F).
     """
 
@@ -50,7 +50,7 @@ class Embedder(nn.Module):
 
     @property
     def input(self) -> FeatureInput | PictureInput:
-        """What the model takes."""
+        """What the model takes as input."""
         return self.description.input
 
     @property
@@ -64,8 +64,9 @@ class Embedder(nn.Module):
         return F.normalize(embeddings, dim=1, eps=1e-12) if self.normalize else embeddings
 
     def embed(self, images: Any, batch_size: int = 64, progress: Progress | None = None) -> Tensor:
-        """Embeddings (N, D) of images: a list of paths, Pillow images or uint8 arrays (H, W) or (H, W, 3), or one array
-        (N, H, W) or (N, H, W, 3); of features (N, F) if that is what the model takes.
+        """Embeddings (N, D) of images, or of features (N, F) if the model takes features.
+
+        Images are a list of paths, Pillow images or uint8 arrays (H, W) or (H, W, 3), or one array (N, H, W[, 3]).
         """
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1; got {batch_size}.")
@@ -76,7 +77,7 @@ class Embedder(nn.Module):
 
 
 class _Prepared:
-    """Images that are read and prepared when they are asked for."""
+    """Images that are read and prepared on demand."""
 
     def __init__(self, items: Any, taken: FeatureInput | PictureInput) -> None:
         self.items, self.input = items, taken
@@ -91,7 +92,7 @@ class _Prepared:
 def load(path: str | PathLike[str], normalize: bool | None = None) -> Embedder:
     """The model in an exported folder, or in the folder of a finished run.
 
-    Its embeddings have length 1 with `normalize`; by default if the run compared them by cosine.
+    With `normalize` its embeddings have length 1; by default they do if the run compared them by cosine.
     """
     folder = Path(path)
     if (folder / "config.json").is_file():
@@ -100,17 +101,17 @@ def load(path: str | PathLike[str], normalize: bool | None = None) -> Embedder:
         description = describe(RunFolder(folder))
     else:
         rule = "must be an exported model or the folder of a finished run"
-        raise InputError(f"{folder} {rule}; found no config.json and no result.json in it.")
+        raise InputError(f"{folder} {rule}; found no config.json and no result.json in it. Check the path.")
     net = build_net(description)
     description = description.model_copy(update={"pixels": pixels_of(net)})
     found = load_weights(net, folder / WEIGHTS)
     if found.sha256 != description.sha256:
-        raise InputError(f"{folder / WEIGHTS} is not the file that was exported: it is damaged. Export the run again.")
+        raise InputError(f"{folder / WEIGHTS} is not the file that was exported: its checksum differs. Export again.")
     return Embedder(net, description, found, description.distance == "cosine" if normalize is None else normalize)
 
 
 def build_net(description: Description) -> nn.Module:
-    """The network, with weights still to be loaded."""
+    """The network, before its weights are loaded."""
     members = description.members or 1
     each = description.model.model_copy(update={"dim": description.model.dim // members})
     features = torch.empty(0, description.features) if each.backbone == "features" else None

@@ -1,4 +1,4 @@
-"""The model card: what a reader of an exported folder should know, in Markdown."""
+"""The model card of an exported folder, in Markdown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nearfield.losses.registry import method
 
 
 def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int], onnx_opset: int | None = None) -> str:
-    """The card of the model that config.json holds as `description`; `taken` says in words what goes in.
+    """The card of the model that config.json describes; `taken` is its input in words.
 
-    `shape` is that of one prepared input; `onnx_opset` of model.onnx, if there is one.
+    `shape` is the shape of one prepared input; `onnx_opset` the opset of model.onnx, if there is one.
     """
     made, dim = _escaped(description["training"]), description["model"]["dim"]
     description = {**description, "training": made}
     parts = [f"# {made['method']}, {made['backbone']}, {dim} dims", _what(description), "## Use", _use(description)]
-    parts += ["## What goes in", _input(description, taken)]
+    parts += ["## Input", _input(description, taken)]
     if onnx_opset is not None:
         parts += ["## ONNX", _onnx(description, shape, onnx_opset)]
     parts += [
@@ -36,8 +36,8 @@ def _what(description: Mapping[str, Any]) -> str:
     members = f" of {description['members']} networks" if description["members"] else ""
     thing = "images" if description["pixels"] else "features of images"
     return (
-        f"An embedding model{members}: it turns {thing} into vectors of {description['model']['dim']} numbers, so that "
-        f"those of the same class lie near each other by {description['distance']} distance."
+        f"An embedding model{members}: it maps {thing} to vectors of {description['model']['dim']} numbers, so that "
+        f"those of the same class are close by {description['distance']} distance."
     )
 
 
@@ -45,7 +45,7 @@ def _use(description: Mapping[str, Any]) -> str:
     dim, count = description["model"]["dim"], description["features"]
     length = ", of length 1" if description["distance"] == "cosine" else ""
     if description["pixels"]:
-        call = f'vectors = model.embed(["a.jpg", "b.jpg"])  # (2, {dim}){length}; arrays and Pillow images go too'
+        call = f'vectors = model.embed(["a.jpg", "b.jpg"])  # (2, {dim}){length}; arrays and Pillow images work too'
     else:
         call = f"vectors = model.embed(features)  # (N, {dim}){length}, of features (N, {count})"
     return (
@@ -83,20 +83,20 @@ def _test(description: Mapping[str, Any]) -> str:
         return "Not tested."
     rows = "\n".join(f"| {name} | {100 * value:.2f} |" for name, value in scores.items())
     return (
-        f"On the test part of {made['data']}, which it was neither fitted nor chosen on; ranked by "
+        f"On the test part of {made['data']}, used neither for training nor for selection; ranked by "
         f"{description['distance']}, one seed.\n\n| metric | percent |\n|---|---:|\n{rows}"
     )
 
 
 def _training(made: Mapping[str, Any], joined: str | None) -> str:
     start = made.get("pretrained")
-    origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "fresh weights"
+    origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "random weights"
     frozen = "; frozen: the head was trained on its features" if joined else ""
     facts = {
         "method": f"{made['method']}: {method(made['method']).source}",
         "backbone": f"{made['backbone']}, from {origin}{frozen}",
         "data": f"{made['data']}, fingerprint {made['fingerprint']}",
-        "classes": f"{made.get('fit_classes')} to fit, {made.get('val_classes')} to choose the step",
+        "classes": f"{made.get('fit_classes')} for training, {made.get('val_classes')} for validation",
         "steps": f"{made.get('best_step')} of {made.get('steps')}, seed {made.get('seed')}",
         "made with": f"nearfield {made['nearfield']}, commit {made['commit']}, torch {made['torch']}",
         "run": made["run"],
@@ -122,11 +122,11 @@ def _escaped(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _limits(made: Mapping[str, Any]) -> str:
     return (
-        f"- It learned what tells the classes of {made['data']} apart. On other images, test it before use: "
+        f"- It was trained to tell the classes of {made['data']} apart. Evaluate it before using it on other images: "
         "`nearfield eval`.\n"
-        "- Its vectors can be compared with each other, and not with those of any other model.\n"
-        "- Near means alike in class. It is no proof that two images show the same thing.\n"
-        "- The scores are of one run. Whether its method is better than another takes a comparison: `nearfield bench`."
+        "- Its vectors can be compared with each other, but not with those of another model.\n"
+        "- Close vectors mean similar classes. They do not prove that two images show the same object.\n"
+        "- The scores are of one run. Whether its method is better than another needs a comparison: `nearfield bench`."
     )
 
 

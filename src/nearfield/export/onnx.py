@@ -1,7 +1,7 @@
-"""A trained model as an ONNX file, and the proof that ONNX Runtime computes the same.
+"""Write a trained model as an ONNX file, and verify that ONNX Runtime computes the same.
 
     input      images      uint8 (batch, H, W) grey or (batch, H, W, 3) RGB, resized and cropped; float32 (batch, F)
-                           where features go in. Pixel values are computed inside the graph.
+                           for models that take features. Pixel values are normalised inside the graph.
     output     embedding   float32 (batch, D), as the `Embedder` gives it: of length 1 if it normalises
 
 Axes: B images of a batch, D embedding dims.
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 OPSET = 20
 TOLERANCE = 1e-4  # relative
-BATCHES = (1, 2, 7)  # sizes at which the two are compared: the number of images is free
+BATCHES = (1, 2, 7)  # batch sizes at which the two are compared: the axis is dynamic
 
 
 def write_onnx(model: Embedder, path: Path) -> None:
-    """Write `model` as one file."""
+    """Write `model` as one ONNX file."""
     _need("onnx", "onnxscript")
     example = torch.from_numpy(random_batch(model, 2, np.random.default_rng(0)))
     was_training = model.training
@@ -59,7 +59,7 @@ def largest_difference(model: Embedder, path: Path, batches: Iterable[npt.NDArra
     runtime: Any = importlib.import_module("onnxruntime")
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no base of their own
+    except Exception as error:  # its errors have no common base class
         raise InputError(f"{path} is not an ONNX file that ONNX Runtime can open: {error}") from error
     worst = 0.0
     for batch in batches:
@@ -74,13 +74,13 @@ def largest_difference(model: Embedder, path: Path, batches: Iterable[npt.NDArra
 
 
 def random_batches(model: Embedder, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Prepared batches of noise, of several sizes."""
+    """Prepared batches of random input, of several sizes."""
     generator = np.random.default_rng(seed)
     return [random_batch(model, size, generator) for size in BATCHES]
 
 
 def random_batch(model: Embedder, size: int, generator: np.random.Generator) -> npt.NDArray[Any]:
-    """A prepared batch of noise."""
+    """A prepared batch of random input."""
     shape = (size, *model.input.shape)
     if model.input.kind == "features":
         return generator.standard_normal(shape, dtype=np.float32)
@@ -99,7 +99,7 @@ def _need(*modules: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of its own inner workings."""
+    """Silence the exporter's log and warnings about its internals."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Writing a trained model as a folder, whole or not at all."""
+"""Write a trained model as a folder, complete or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def export(
     """
     run, target = RunFolder(Path(run_folder)), Path(out)
     if run.result is None:
-        raise InputError(f"{run.path} must be the folder of a finished run; found no result.json in it.")
+        raise InputError(f"{run.path} must be the folder of a finished run; found no result.json. Check the path.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists already; delete it or choose another folder.")
     model = load(run.path)

@@ -1,4 +1,4 @@
-"""Backbones: what turns pixels into features, and how it wants its pixels.
+"""Backbones: networks that turn pixels into features, and the pixel values they expect.
 
 Axes: B images, H x W pixels, C channels of the network's input, F features, T tokens.
 """
@@ -22,7 +22,7 @@ LUMA = (0.299, 0.587, 0.114)  # grey of red, green and blue (ITU-R BT.601)
 class Preprocessing:
     """How pixels enter a network: (x - mean) / std by channel, where 255 has become `scale`.
 
-    Channels, and so `mean` and `std`, are red, green, blue, or the other way round if `bgr`; or one, grey.
+    Channels, and so `mean` and `std`, are red, green, blue, or the reverse if `bgr`; or one, grey.
     """
 
     mean: tuple[float, ...]
@@ -69,12 +69,12 @@ class Backbone:
 
     net: nn.Module  # gives (B, F, h, w), (B, T, F) or (B, F), once `arrange` has put the axes in order
     num_features: int
-    preprocessing: Preprocessing | None  # None: what comes in are features already
+    preprocessing: Preprocessing | None  # None: the input is features already
     arrange: Callable[[Tensor], Tensor] | None = None
 
 
 def conv(width: int, channels: int = 1) -> Backbone:
-    """A small network for small images: four 3x3 convolutions with batch norm, each of the first three pooled."""
+    """A small network for small images: four 3x3 convolutions with batch norm, max-pooled after the first three."""
     stages: list[nn.Module] = []
     inputs = channels
     for outputs, pool in ((width, True), (2 * width, True), (4 * width, True), (4 * width, False)):
@@ -85,7 +85,7 @@ def conv(width: int, channels: int = 1) -> Backbone:
 
 
 def features(num_features: int) -> Backbone:
-    """No network: features computed before."""
+    """No network: features that were computed before."""
     return Backbone(nn.Identity(), num_features, None)
 
 
@@ -100,10 +100,10 @@ def googlenet() -> Backbone:
 
 
 def from_timm(name: str) -> Backbone:
-    """Any network that timm knows, freshly initialised, with the preprocessing that timm states for it."""
+    """Any network of timm, randomly initialised, with the preprocessing that timm states for it."""
     from nearfield.models import torchvision_shim
 
-    torchvision_shim.torchvision()  # timm imports it, which needs care
+    torchvision_shim.torchvision()  # timm imports it; see there
     import timm
 
     if not timm.is_model(name):
@@ -120,7 +120,7 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _order_of(net: Any) -> Callable[[Tensor], Tensor] | None:
-    """How the axes of a timm model's output become (B, F, h, w) or (B, T, F), if they are not."""
+    """What reorders the axes of a timm model's output to (B, F, h, w) or (B, T, F); None if they are so already."""
     if str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC"):
         return _channels_first
     prefix = int(getattr(net, "num_prefix_tokens", 0))
@@ -133,7 +133,7 @@ def _channels_first(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _WithoutPrefix:
-    """Leaves out class and register tokens, which stand for no place in the image."""
+    """Drops class and register tokens, which belong to no place in the image."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""From a configuration, or a file, to a model.
+"""Build models from a configuration.
 
 Axes: N rows of data, F features, D embedding dims.
 """
@@ -25,10 +25,10 @@ LITE0_TIMM = "timm:tf_efficientnet_lite0"  # the same network without the weight
 
 
 def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) -> EmbeddingModel:
-    """A model to train; what is fresh in it depends on `seed` alone.
+    """A model to train; its random initialisation depends on `seed` alone.
 
-    `features` (N, F) is what the backbone "features" will see: it gives F, and the axes of init "pca". For images, init
-    "pca" waits for `start_from_pca`.
+    `features` (N, F) are the training data of the backbone "features": they give F, and the axes of init "pca". For
+    images, init "pca" is left to `start_from_pca`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -57,19 +57,19 @@ def pretrained_backbone(name: str, weights: Path | None = None) -> EmbeddingMode
     backbone, rename = _fresh_backbone(config, None)
     pretrained = _fill(backbone, rename, config)
     if pretrained is None:
-        raise InputError(f"{name} brings no weights of its own; give weights, a .safetensors or .pth file for it.")
+        raise InputError(f"{name} comes without weights; give weights, a .safetensors or .pth file for it.")
     model = EmbeddingModel(backbone, nn.Identity(), backbone.num_features, pretrained=pretrained)
     model.backbone_name = name
     return model
 
 
 def _fresh_backbone(config: ModelConfig, features: Tensor | None) -> tuple[Backbone, Rename | None]:
-    """The backbone that the configuration names, and how a file's names become its own."""
+    """The backbone that the configuration names, and what maps the names in a weights file to its own."""
     if config.backbone == "conv":
         return backbones.conv(config.width, config.channels), None
     if config.backbone == "features":
         if features is None or features.ndim != 2:
-            raise InputError('model.backbone "features" needs data that are features (N, F); got images.')
+            raise InputError('model.backbone "features" requires data that are features (N, F); got images.')
         return backbones.features(features.shape[1]), None
     if config.backbone == "bn_inception":
         return backbones.bn_inception(), caffe_names
@@ -100,14 +100,14 @@ def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pre
 
 @lru_cache(maxsize=8)
 def _pca(features: Tensor, dim: int, normed: bool) -> tuple[Tensor, Tensor]:
-    """Of the very tensor `features`, computed once for all runs of a process that start from it."""
+    """Principal components of the tensor `features`, computed once per process."""
     x = features.float()
     return pca_head(functional.layer_norm(x, x.shape[1:]) if normed else x, dim)
 
 
 @torch.no_grad()
 def start_from_pca(model: EmbeddingModel, features: Tensor) -> None:
-    """Let the head give the principal components of `features` (N, F), which the backbone gave."""
+    """Initialise the head with the principal components of the backbone's `features` (N, F)."""
     if not isinstance(model.head, nn.Linear):
         return
     weight, bias = _pca(features, model.head.out_features, normed=not isinstance(model.norm, nn.Identity))

@@ -1,4 +1,4 @@
-"""Embedding many images in evaluation mode.
+"""Embed many images in evaluation mode.
 
 Axes: N images, B images of a batch, D embedding dims.
 """
@@ -15,7 +15,7 @@ from nearfield.progress import Progress
 
 
 class Rows(Protocol):
-    """Images, or features, that give a batch when sliced: a tensor, an array, a file read on demand."""
+    """Images or features that give a batch when sliced: a tensor, an array, files read on demand."""
 
     def __len__(self) -> int: ...
 
@@ -40,7 +40,7 @@ def embed(model: nn.Module, images: Rows, batch_size: int = 512, progress: Progr
 
 
 def as_tensor(batch: Any) -> Tensor:
-    """A batch as a tensor; a read-only array (a file in memory) is copied first, as tensors can be written to."""
+    """A batch as a tensor; a read-only array (a memory-mapped file) is copied, because tensors are writable."""
     if isinstance(batch, Tensor):
         return batch
     array = np.asarray(batch)

@@ -16,10 +16,10 @@ from nearfield.models.pretrained import Pretrained
 
 
 class EmbeddingModel(nn.Module):
-    """z = head(norm(pool(backbone(images)))), not normalised: losses do that themselves.
+    """z = head(norm(pool(backbone(images)))), not normalised: losses normalise themselves.
 
-    With `freeze_bn` the backbone's batch norm keeps its running statistics, in training too; with `freeze_bn_affine`
-    its scale and shift do not learn either.
+    With `freeze_bn` the backbone's batch norm stays in evaluation mode during training; with `freeze_bn_affine` its
+    scale and shift are frozen too.
     """
 
     backbone_name: str | None = None  # of a backbone without a head, as a configuration names it
@@ -41,7 +41,7 @@ class EmbeddingModel(nn.Module):
         self.backbone = backbone.net
         self.norm = norm or nn.Identity()
         self.head = head
-        self.dropout = nn.Dropout(dropout)  # the last step before the loss normalises
+        self.dropout = nn.Dropout(dropout)  # the last layer before the loss normalises
         self.num_features = backbone.num_features  # F
         self.dim = dim  # D
         self.preprocessing = backbone.preprocessing
@@ -71,7 +71,7 @@ class EmbeddingModel(nn.Module):
         return embeddings
 
     def train(self, mode: bool = True) -> EmbeddingModel:
-        """As everywhere, but what is frozen stays in evaluation mode."""
+        """Set the mode; what is frozen stays in evaluation mode."""
         super().train(mode)
         if self.backbone_frozen:
             self.backbone.eval()
@@ -81,7 +81,7 @@ class EmbeddingModel(nn.Module):
         return self
 
     def freeze_backbone(self, frozen: bool = True) -> None:
-        """Hold the whole backbone, weights and statistics, while the new parameters warm up; or let it go again."""
+        """Freeze the whole backbone, weights and statistics, while the new parameters warm up; or unfreeze it."""
         self.backbone_frozen = frozen
         self.backbone.requires_grad_(not frozen)
         if self.freeze_bn_affine:

@@ -1,4 +1,4 @@
-"""Several networks as one: their normalised embeddings side by side."""
+"""Several networks as one: their normalised embeddings, concatenated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class Ensemble(nn.Module):
-    """[x^1 ... x^L], each member's embedding of length 1, so that each has the same say in a cosine."""
+    """[x^1 ... x^L], each member's embedding at length 1, so that all weigh the same in a cosine."""
 
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from nearfield.errors import InputError, require_one_of
 Norm = Literal["none", "layer", "layer_affine"]
 Init = Literal["default", "kaiming", "xavier", "xavier_small", "pca"]
 POOLS = ("avg", "max", "avg_max")
-BLOCK = 4096  # rows of features taken to float64 at a time
+BLOCK = 4096  # rows of features converted to float64 at a time
 
 
 def pooled(x: Tensor, kind: str) -> Tensor:
@@ -35,12 +35,12 @@ def pooled(x: Tensor, kind: str) -> Tensor:
 
 
 def make_norm(num_features: int, kind: Norm) -> nn.Module:
-    """Layer norm of the pooled features, with or without a learned scale and shift, or nothing."""
+    """Layer norm of the pooled features, with or without a learned scale and shift, or none."""
     return nn.Identity() if kind == "none" else nn.LayerNorm(num_features, elementwise_affine=kind == "layer_affine")
 
 
 def make_head(num_features: int, dim: int, kind: Literal["linear", "none"], init: Init) -> nn.Module:
-    """A linear layer F -> D with bias, or nothing where D = F.
+    """A linear layer F -> D with bias, or none if D = F.
 
     init "default" is PyTorch's (N-pairs needs it), "kaiming" normal over fan-out (Multi-Similarity, Proxy-Anchor,
     DRML), "xavier" Glorot's uniform, "xavier_small" the same with magnitude 0.2 in place of 3 (Unbiased Evaluation);
@@ -82,5 +82,5 @@ def pca_head(features: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def require_pool(kind: str) -> str:
-    """`kind`, or InputError naming the nearest way of pooling."""
+    """`kind`, or InputError naming the nearest kind of pooling."""
     return require_one_of("pool", kind, POOLS)

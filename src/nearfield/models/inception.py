@@ -2,8 +2,8 @@
 
 Axes: B images, H x W pixels, h x w cells of the feature map; F = 1024 features.
 
-In the public ports of BN-Inception every ReLU works in place and what follows reads the tensor under its older name,
-which by then is rectified. Here each layer is plainly convolution, batch norm, ReLU: the same function.
+In the public ports of BN-Inception every ReLU works in place, and the next layer reads the tensor under its earlier
+name, by then rectified. Here each layer is convolution, batch norm, ReLU: the same function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 FEATURES = 1024
 
-# Outputs of 1x1 | 3x3_reduce, 3x3 | double_3x3_reduce, double_3x3_1 and _2 | what is pooled, pool_proj.
+# Outputs of 1x1 | 3x3_reduce, 3x3 | double_3x3_reduce, double_3x3_1 and _2 | kind of pooling, pool_proj.
 # 0: the branch is missing, and the block halves the map.
 BN_BLOCKS = {
     "inception_3a": (64, 64, 64, 64, 96, "avg", 32),
@@ -48,8 +48,8 @@ HALVED = ("inception_4a", "inception_5a")
 class BNInception(nn.ModuleDict):
     """Inception with batch norm (Ioffe and Szegedy 2015), as in the port `bn_inception-52deb4733`, without classifier.
 
-    The port sets the momentum of batch norm to 0.9, Caffe's convention; in PyTorch's that throws the statistics away
-    at every step. Here it is 0.1, which is what Caffe meant.
+    The port sets the momentum of batch norm to 0.9, Caffe's convention; in PyTorch's that discards the statistics
+    at every step. Here it is 0.1, which is the same in PyTorch's convention.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class GoogLeNet(nn.ModuleDict):
 
 
 def _halve(x: Tensor) -> Tensor:
-    """Caffe's pooling: 3x3, stride 2, a last window that may stick out."""
+    """Caffe's pooling: 3x3, stride 2; the last window may reach beyond the border."""
     return F.max_pool2d(x, 3, 2, ceil_mode=True)
 
 

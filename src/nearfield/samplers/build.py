@@ -41,10 +41,10 @@ def build_sampler(
     """The sampler called `name`; `options` are those that its class takes by keyword.
 
     `per_class` is for "m_per_class" and "episodic"; `categories`, one for each label, for "fastap_hard". The other
-    samplers have no use for them and do not look at them.
+    samplers ignore them.
     """
     if name not in _SAMPLERS:
-        raise InputError(f"sampler {name!r} is unknown; {nearest(name, names())}")
+        raise InputError(f"unknown sampler {name!r}; {nearest(name, names())}")
     parameters = inspect.signature(_SAMPLERS[name]).parameters
     known = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
     for option in options:

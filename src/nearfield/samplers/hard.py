@@ -1,4 +1,4 @@
-"""FastAP's hard batches: half of a batch from one category, half from another, so that negatives are alike.
+"""FastAP's hard batches: half of a batch from one category, half from another, so that negatives are similar.
 
 Axes: N images, C classes, K categories.
 """
@@ -21,18 +21,18 @@ class FastAPHardSampler(BatchSampler):
 
     `categories` holds one category for each image, beside `labels`; all images of a class have the same. (From one for
     each class: `class_category[labels]`.) Each epoch the classes of a category, and the images of a class, are shuffled
-    and laid in a circle. Then every pair of categories, in random order, makes `repeats` batches: the next
+    and arranged in a circle. Then every pair of categories, in random order, makes `repeats` batches: the next
     batch_size / 2 images of each of the two circles. An epoch has K (K - 1) / 2 * repeats batches: 330 for Stanford
     Online Products (K = 12, 5 repeats), 506 for In-Shop (K = 23, 2 repeats).
 
-    For data of which few classes have a category (VehicleID), `unlabelled` is the category that stands for none: then
-    each other category c, in random order, makes ceil(2 N_c / batch_size) batches, half of c and half of the circle of
-    unlabelled images, and every image of a labelled category is shown at least once an epoch (`repeats` has no say).
+    For data in which few classes have a category (VehicleID), `unlabelled` is the category that means none: then each
+    other category c, in random order, makes ceil(2 N_c / batch_size) batches, half of c and half of the circle of
+    unlabelled images, and every image of a labelled category appears at least once an epoch (`repeats` is ignored).
 
-    The circles of the released code cut classes, and repeat images in a batch where a category has fewer than
-    batch_size / 2 (a warning says so). With `keep_class_whole` a half has as many whole classes as fit, no image twice:
+    The circles of the released code split classes, and repeat images in a batch if a category has fewer than
+    batch_size / 2 (with a warning). With `keep_class_whole` a half has as many whole classes as fit, no image twice:
     batches have at most `batch_size` images, and classes with more than batch_size / 2 are left out. The number of
-    batches is the same, so that labelled images may then be missed in an epoch.
+    batches is the same, so that an epoch may miss some labelled images.
     """
 
     def __init__(
@@ -93,29 +93,29 @@ class FastAPHardSampler(BatchSampler):
 
     def _check_partners(self) -> None:
         if len(self.images) < 2:
-            raise InputError(f"categories must be at least 2, to make pairs of; found {len(self.images)}.")
+            raise InputError(f"categories must be at least 2, to form pairs; got {len(self.images)}.")
         if self.unlabelled is not None and self.unlabelled not in self.images:
-            raise InputError(f"unlabelled must be one of the categories; no class has {self.unlabelled}.")
+            raise InputError(f"unlabelled must be one of the categories; got {self.unlabelled}, which no class has.")
 
     def _warn_of_repeats(self) -> None:
         few = sum(images < self.half for images in self.images.values())
         if few:
             warnings.warn(
                 f"{few} of {len(self.images)} categories have fewer than batch_size / 2 = {self.half} images, so that "
-                "batches repeat some; lower batch_size or set keep_class_whole.",
+                "batches repeat some; lower batch_size, or set keep_class_whole.",
                 SamplerWarning,
                 stacklevel=3,
             )
 
 
 def consecutive(classes: Classes, count: int) -> Iterator[Indices]:
-    """The next `count` images, round and round."""
+    """The next `count` images, endlessly."""
     for turn in itertools.count():
         yield classes.rows[(turn * count + np.arange(count)) % len(classes.rows)]
 
 
 def whole_classes(classes: Classes, room: int) -> Iterator[Indices]:
-    """The next classes that fit into `room` images, none of which has more, round and round but never one twice."""
+    """The next classes that fit into `room` images, endlessly, none twice in a batch; no class has more than `room`."""
     circle = deque(np.split(classes.rows, classes.starts[1:]))
     while True:
         taken: list[Indices] = []

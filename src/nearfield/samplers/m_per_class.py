@@ -1,4 +1,4 @@
-"""M-per-class batches, and the five rules that published code draws them by.
+"""M-per-class batches, and the five rules by which published code draws them.
 
 Axes: N images, C classes, T batches of an epoch, P classes of a batch, m images of a class in a batch.
 """
@@ -25,8 +25,8 @@ class MPerClassSampler(BatchSampler):
     | cover | distinct | one of its chunks, every image at least once an epoch | GeDML's full coverage |
 
     "chunks" cuts the shuffled images of each class into chunks of m, dropping the remainder and topping up classes with
-    fewer than m with replacement; when fewer than P classes have chunks left, all chunks are made anew. "cover" has no
-    remainder: the last chunk of a class goes round to its first images. "replacement" may put one class into a batch
+    fewer than m with replacement; when fewer than P classes have chunks left, all chunks are redrawn. "cover" has no
+    remainder: the last chunk of a class wraps around to its first images. "replacement" may put one class into a batch
     several times, even alone.
 
     An epoch has floor(N / batch_size) batches, at least one; with "cover" max(ceil(chunks / P), chunks of the largest
@@ -97,15 +97,15 @@ def _chunks(sampler: MPerClassSampler, rng: np.random.Generator) -> Indices:
 
 
 def _cover(sampler: MPerClassSampler, rng: np.random.Generator) -> Indices:
-    """Random classes in proportion to their chunks left, but first those with a chunk for every batch to come.
+    """Random classes in proportion to their remaining chunks, but first those with a chunk for every remaining batch.
 
-    So chunks of any class never outnumber the batches to come, and all are shown. Places that no chunk needs are given
-    to classes that are done, which show one of their chunks again.
+    So no class ever has more chunks than there are batches left, and all chunks appear. Places that no chunk needs go
+    to finished classes, which repeat one of their chunks.
     """
     many, batches = -(-sampler.classes.sizes // sampler.per_class), []  # (C,) chunks of each class
     table, first, left = _cut(sampler, many, rng), np.cumsum(many) - many, many.copy()
     for to_come in range(len(sampler), 0, -1):
-        turn = rng.exponential(size=len(many)) / np.maximum(left, 1)  # (C,) the earliest come first
+        turn = rng.exponential(size=len(many)) / np.maximum(left, 1)  # (C,) the smallest come first
         turn += 1e6 * (left == 0) - 1e6 * (left == to_come)
         chosen = np.argpartition(turn, sampler.classes_per_batch - 1)[: sampler.classes_per_batch]
         chosen = chosen[np.argsort(turn[chosen])]  # the partition's own order is not the same on all machines
@@ -118,7 +118,7 @@ def _cover(sampler: MPerClassSampler, rng: np.random.Generator) -> Indices:
 def _cut(sampler: MPerClassSampler, many: Indices, rng: np.random.Generator, *, top_up: bool = False) -> Indices:
     """`many` (C,) chunks of the shuffled images of each class, class after class, (sum of many, m).
 
-    Where images run out a chunk goes round to the first ones, or, with `top_up`, has random ones.
+    Where images run out, a chunk wraps around to the first ones or, with `top_up`, takes random ones.
     """
     classes = sampler.classes.shuffled(rng)
     owner = np.repeat(np.arange(len(many)), many)  # (chunks,)

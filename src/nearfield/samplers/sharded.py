@@ -1,4 +1,4 @@
-"""Many processes, one batch: every rank draws the same global batch and takes its share of it."""
+"""One batch for many processes: every rank draws the same global batch and takes its share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nearfield.samplers.base import BatchSampler, Indices
 class ShardedSampler(BatchSampler):
     """The share of one rank: of the b images of each global batch those from rank * b / world_size on.
 
-    The shares of all ranks are equally large and together exactly the global batch; gathered in the order of ranks they
-    are that batch, in its order. Its state, which starts at the given sampler's, is the same on every rank.
+    The shares of all ranks have equal size; gathered in the order of ranks they are exactly the global batch. The state
+    starts as that of the given sampler and is the same on every rank.
     """
 
     def __init__(self, sampler: BatchSampler, rank: int, world_size: int) -> None:
@@ -23,7 +23,7 @@ class ShardedSampler(BatchSampler):
             raise InputError(f"batch_size must be a multiple of world_size, for equal shares; {found}.")
         if not sampler.full_batches:
             raise InputError(
-                "sampler must have batches of one size, for equal shares; set drop_last and not keep_class_whole."
+                "sampler must have batches of one size, for equal shares; set drop_last, unset keep_class_whole."
             )
         super().__init__(sampler.labels, sampler.batch_size // world_size, sampler.seed)
         self.sampler, self.rank, self.world_size = sampler, rank, world_size

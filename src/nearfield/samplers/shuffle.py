@@ -1,4 +1,4 @@
-"""Batches that show every image once an epoch: a plain shuffle, and FastAP's, class after class."""
+"""Batches that contain every image once an epoch: a plain shuffle, and FastAP's, class by class."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ShuffleSampler(BatchSampler):
 
 
 class FastAPSampler(BatchSampler):
-    """Shuffled classes, shuffled images inside each, all in a row that is cut every `batch_size` images.
+    """Shuffled classes, shuffled images inside each, all in one sequence that is cut every `batch_size` images.
 
-    The random batches of Cakir et al., Deep Metric Learning to Rank, CVPR 2019. The released code cuts classes at the
-    borders of batches, so that an image there may lack positives, though the supplement calls every class complete.
-    `keep_class_whole` makes it so: a class that does not fit into the rest of a batch begins the next one. Then batches
-    have at most `batch_size` images, their number varies (`len` is exact for the epoch the sampler is in), classes with
-    more than `batch_size` images are left out, and `drop_last` has no say: every other image is shown once an epoch.
+    The random batches of Cakir et al., Deep Metric Learning to Rank, CVPR 2019. The released code splits classes at the
+    borders of batches, so that an image there may lack positives, though the supplement says that classes are complete.
+    `keep_class_whole` makes them so: a class that does not fit into the rest of a batch begins the next one. Batches
+    then have at most `batch_size` images, their number varies (`len` is exact for the current epoch), classes with more
+    than `batch_size` images are left out, and `drop_last` is ignored: every other image appears once an epoch.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FastAPSampler(BatchSampler):
         return slices(row.rows, len(self), self.batch_size)
 
     def _borders(self, sizes: Indices) -> list[int]:
-        """Where batches begin and end in a row of classes of these sizes, (C,), none of them cut."""
+        """Where batches begin and end in a sequence of classes of these sizes, (C,), none of them split."""
         ends, borders = np.cumsum(sizes), [0]
         while borders[-1] < ends[-1]:
             fits = np.searchsorted(ends, borders[-1] + self.batch_size, side="right")
@@ -67,17 +67,17 @@ class FastAPSampler(BatchSampler):
 
 
 def check_slices(images: int, batch_size: int, drop_last: bool) -> bool:
-    """Whether all batches cut from a row of images are full; InputError if there would be none."""
+    """Whether all batches cut from a sequence of images are full; InputError if there would be none."""
     if drop_last and batch_size > images:
         raise InputError(f"batch_size must be at most the number of images, {images}; got {batch_size}.")
     return drop_last or images % batch_size == 0
 
 
 def count_slices(images: int, batch_size: int, drop_last: bool) -> int:
-    """How many batches a row of images is cut into."""
+    """The number of batches that a sequence of images is cut into."""
     return images // batch_size if drop_last else -(-images // batch_size)
 
 
 def slices(row: Indices, count: int, batch_size: int) -> list[Indices]:
-    """The first `count` batches of a row of images."""
+    """The first `count` batches of a sequence of images."""
     return [row[i * batch_size : (i + 1) * batch_size] for i in range(count)]

@@ -1,4 +1,4 @@
-"""Batches for losses that need a fixed shape: pairs and episodes. Their images are distinct, so small classes drop out.
+"""Batches for losses that need a fixed shape: pairs and episodes. Images are distinct, so small classes are left out.
 
 Axes: T batches of an epoch, P classes of a batch, m images of a class in a batch.
 """
@@ -15,7 +15,7 @@ from nearfield.samplers.m_per_class import distinct_classes
 class NPairsSampler(BatchSampler):
     """Two images of each of batch_size / 2 distinct classes, side by side: anchor, positive, anchor, positive, ...
 
-    The two are distinct, but with probability `p_same` one image stands twice, to be augmented in two ways
+    The two are distinct, but with probability `p_same` one image appears twice, to be augmented in two ways
     (DMLPlayground: 0.1). Classes with one image are left out. An epoch has floor(usable images / batch_size) batches,
     at least one.
     """
@@ -76,8 +76,8 @@ class EpisodicSampler(BatchSampler):
 def distinct_images(classes: Classes, chosen: Indices, m: int, rng: np.random.Generator) -> Indices:
     """`m` distinct images of each of the classes `chosen` (T, P), in random order, (T, P, m).
 
-    Floyd's rule for all at once: the j-th draw is from the first size - m + j + 1 places, and takes the last of them if
-    it hits a place that is taken.
+    Floyd's algorithm, vectorised: the j-th draw is from the first size - m + j + 1 places, and takes the last of them
+    if it hits a place that is taken.
     """
     sizes, places = classes.sizes[chosen], np.empty((*chosen.shape, m), dtype=np.int64)
     for j in range(m):

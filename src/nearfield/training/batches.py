@@ -1,4 +1,4 @@
-"""What a run sees of its data: class-disjoint parts, batches of images to fit, rows of images to score.
+"""The data of a run: class-disjoint parts, batches of images to train on, rows of images to score.
 
 Axes: N images, B images of a batch.
 """
@@ -25,12 +25,12 @@ from nearfield.samplers import BatchSampler
 
 
 def open_data(config: DataConfig) -> Dataset:
-    """The dataset that the configuration names; pictures that are to be cropped come in colour and full size."""
+    """The dataset that the configuration names; images that will be cropped are loaded in colour and at full size."""
     return load(config.name) if config.augment is None else load(config.name, colour=True)
 
 
 class Parts(NamedTuple):
-    """The data of a run: classes to fit, classes to choose the step by, classes to report."""
+    """The data of a run: classes to train on, classes to choose the step by (validation), classes to report (test)."""
 
     fit: Tensor  # indices of images
     val: Tensor
@@ -41,26 +41,26 @@ class Parts(NamedTuple):
 
 
 def split(dataset: Dataset, config: DataConfig) -> Parts:
-    """Images to fit, to choose by and to report, the same for every method and seed."""
+    """The parts of a dataset, the same for every method and seed."""
     fit, val = held_out(dataset, config)
     fit_classes, val_classes = (np.unique(dataset.labels[rows]) for rows in (fit, val))
     digest = split_fingerprint(fit_classes, val_classes, dataset.test_classes)
-    if dataset.is_test is not None:  # a closed set, where classes say nothing: images do
+    if dataset.is_test is not None:  # a closed set: the parts share classes, so images tell them apart
         digest = split_fingerprint(fit, val, dataset.test_rows())
     a, b, c = (torch.from_numpy(part) for part in (fit, val, dataset.test_rows()))
     return Parts(a, b, c, len(fit_classes), len(val_classes), digest)
 
 
 class Batch(NamedTuple):
-    """Some images to fit."""
+    """A training batch."""
 
     images: Tensor  # (B, ...)
-    labels: Tensor  # (B,) classes renumbered from 0, as proxies want them
-    after: dict[str, Any]  # the sampler's state behind this batch: where a resumed run goes on
+    labels: Tensor  # (B,) classes numbered from 0, as proxies need them
+    after: dict[str, Any]  # the sampler's state after this batch, where a run resumes
 
 
 class Supply:
-    """Batches and rows of one dataset, prepared as the configuration says."""
+    """Batches and rows of a dataset, prepared as the configuration says."""
 
     def __init__(self, dataset: Dataset, config: DataConfig) -> None:
         self.parts = split(dataset, config)
@@ -78,13 +78,13 @@ class Supply:
 
     @cached_property
     def features(self) -> Tensor | None:
-        """Features (N, F) of the images to fit, if the data are features: what a head may start from."""
+        """The training features (N, F) if the data are features: a head may be initialised from them."""
         plain = self._augmentation is None and self._images.ndim == 2
         return self._images[self.parts.fit] if plain else None
 
     def batches(self, sampler: BatchSampler, first: int, seed: int) -> Iterator[Batch]:
-        """Batches without end, from where the sampler stands; crops depend on the seed and a batch's number."""
-        asked: deque[tuple[list[int], dict[str, Any]]] = deque()  # workers fetch ahead of what is used
+        """Endless batches from the sampler's position on; crops depend on the seed and the number of the batch."""
+        asked: deque[tuple[list[int], dict[str, Any]]] = deque()  # worker processes fetch batches ahead of their use
 
         def rows() -> Iterator[Integers]:
             while True:
@@ -103,7 +103,7 @@ class Supply:
         return loader(self._for_fit, batches, self._augmentation, **given)  # type: ignore[arg-type]
 
     def rows(self, part: Tensor) -> Rows:
-        """The images of a part as they are scored: whole, or their centre."""
+        """The images of a part as they are scored: whole, or cropped to the centre."""
         if self._augmentation is None:
             return self._images[part]
         return _Centres(Cropped(self._for_test.images, self._augmentation, train=False, seed=0), part.numpy())
@@ -111,12 +111,12 @@ class Supply:
 
 @lru_cache(maxsize=8)
 def supply_of(dataset: Dataset, config: DataConfig) -> Supply:
-    """The supply of a run; a process that makes many runs on the same parts prepares them once."""
+    """The supply of a run; cached, so that many runs in one process prepare the same data once."""
     return Supply(dataset, config)
 
 
 class _Centres:
-    """Rows that are cropped when they are sliced."""
+    """Images that are cropped when they are sliced."""
 
     def __init__(self, images: Cropped, part: Integers) -> None:
         self.images, self.part = images, part

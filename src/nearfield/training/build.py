@@ -1,4 +1,4 @@
-"""From a run's configuration to its parts: sampler, model, loss, and who gives the loss its input."""
+"""Build the parts of a run from its configuration: sampler, model, loss, and what computes the loss's input."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOST_CLASSES = 2**31 - 1  # stands for the number of classes while the data are 
 
 
 class Learner(NamedTuple):
-    """What learns in a run."""
+    """The parts of a run that learn."""
 
     model: EmbeddingModel
     loss: nn.Module
-    forward: Callable[[Tensor], Tensor]  # the loss's input: embeddings, or features where the loss has the head
+    forward: Callable[[Tensor], Tensor]  # computes the loss's input: embeddings, or features if the loss has the head
 
 
 def check_method(config: RunConfig) -> None:
@@ -44,7 +44,7 @@ def check_method(config: RunConfig) -> None:
 
 
 def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> BatchSampler:
-    """The batch sampler that the configuration names, over items with these labels and categories."""
+    """The batch sampler that the configuration names, for images with these labels and categories."""
     chosen, seed = config.sampler, run_seed(config)
     name = losses.method(config.method.name).sampler if chosen.name == "auto" else chosen.name
     given = (labels.numpy(), chosen.batch_size)
@@ -54,10 +54,9 @@ def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> Batc
 def build_learner(
     config: RunConfig, num_classes: int, features: Tensor | None = None, images: Rows | None = None
 ) -> Learner:
-    """Model and loss, of an ensemble those of the member that `config` names.
+    """Model and loss; of an ensemble, those of the member that `config` names.
 
-    `features` (N, F) if the data are some; otherwise `images`, of which the features are taken where the head starts
-    from their principal components.
+    `features` (N, F) if the data are features. Otherwise `images`, from whose features a head with init "pca" starts.
     """
     sizes = {"dim": config.model.dim // ensemble_size(config)}
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
@@ -107,5 +106,5 @@ def ensemble_size(config: RunConfig) -> int:
 
 
 def run_seed(config: RunConfig) -> int:
-    """Of the network and its batches; members of an ensemble have their own."""
+    """The seed of the network and its batches; members of an ensemble have their own."""
     return config.seed if config.member is None else (config.seed + 1) * 1000 + config.member

@@ -24,7 +24,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from nearfield.errors import InputError, RunError, require_one_of
 
-CHANGED = 1e-2  # of the largest entry: embeddings that differ by more were made by another function
+CHANGED = 1e-2  # relative to the largest entry: a larger difference means another function
 BatchNorm = Literal["refuse", "chunk"]
 
 
@@ -37,18 +37,18 @@ def backward_in_chunks(
     *,
     batch_norm: BatchNorm = "refuse",
 ) -> Tensor:
-    """Add to all gradients what `loss(forward(images), labels).backward()` would; the loss's value, without a graph.
+    """Add to all gradients what `loss(forward(images), labels).backward()` would add; return the loss, detached.
 
-    `images` is anything with a length and slices of rows. The caller clears gradients before and steps once after, and
-    may have autocast on: both passes run under it, no backward does. For scaled gradients give the scaled loss.
+    `images` is anything with a length that can be sliced. The caller zeroes gradients before and steps once after, and
+    may enable autocast: both forward passes run under it, backward does not. For scaled gradients pass a scaled loss.
 
-    Both passes must be one function. Random draws of torch repeat: each chunk of the second pass starts from the
-    generator state of the first, and the generator ends as after one pass over the chunks. Whatever else makes the
-    second embeddings differ, such as augmentations of another library, is refused with RunError.
+    Both passes must compute the same function. torch's random numbers repeat: each chunk of the second pass starts from
+    the generator state of the first, and the generator ends as after one pass. Anything else that makes the second
+    embeddings differ, such as another library's augmentations, raises RunError.
 
-    Batch norm that uses the batch's statistics would see those of a chunk, which no unchunked step does: "refuse" is an
-    InputError unless it is frozen (in evaluation mode); "chunk" normalises each chunk by its own statistics, in both
-    passes alike, and updates the running ones once for each chunk. A batch of one chunk is a plain step.
+    Batch norm in training mode would use the statistics of a chunk, not of the batch. With "refuse" that is an
+    InputError; frozen batch norm (evaluation mode) is fine. "chunk" normalises each chunk by its own statistics, alike
+    in both passes, and updates the running statistics once per chunk. A batch of one chunk is an ordinary step.
     """
     require_one_of("batch_norm", batch_norm, ("refuse", "chunk"))
     if chunk < 1:
@@ -78,7 +78,7 @@ def backward_in_chunks(
 def _second_pass(
     forward: Callable[[Any], Tensor], images: Any, places: list[slice], states: list[list[Tensor]], embeddings: Tensor
 ) -> None:
-    """Send each chunk's share of the embeddings' gradient through the network."""
+    """Backpropagate each chunk's share of the embeddings' gradient through the network."""
     assert embeddings.grad is not None
     known = embeddings.detach()
     change = known.new_zeros(())
@@ -86,24 +86,24 @@ def _second_pass(
         _set_random_state(state)
         again = forward(images[place])
         change = torch.maximum(change, (again.detach() - known[place]).abs().max())
-        if again.requires_grad:  # not where all that learns is in the loss
+        if again.requires_grad:  # not if only the loss has parameters to train
             _backward(again, embeddings.grad[place])
         torch.clear_autocast_cache()  # casts belong to the graph that has just been freed
     if bool(change > CHANGED * known.abs().max()):
         raise RunError(
-            f"forward gave other embeddings the second time, by up to {change:.2g}; it must be one function of the "
-            "images and of torch's own random numbers. Augment before, and keep no state in the network."
+            f"forward gave different embeddings the second time, by up to {change:.2g}; it must depend only on the "
+            "images and on torch's random numbers. Augment images before, and keep no state in the network."
         )
 
 
 def _backward(value: Tensor, grad: Tensor | None = None) -> None:
-    with torch.autocast(value.device.type, enabled=False):  # each step back in the type that its forward step had
+    with torch.autocast(value.device.type, enabled=False):  # backward uses the dtype of each forward operation
         torch.autograd.backward(value, grad)
 
 
 @contextmanager
 def _watch_batch_norm(policy: BatchNorm) -> Iterator[list[_BatchNorm]]:
-    """Collect the live batch norms that are called, whatever calls them, or refuse the first."""
+    """Collect the batch norms in training mode that are called, or refuse the first."""
     norms: list[_BatchNorm] = []
 
     def look(module: nn.Module, _: Any) -> None:
@@ -111,8 +111,8 @@ def _watch_batch_norm(policy: BatchNorm) -> Iterator[list[_BatchNorm]]:
             return
         if policy == "refuse":
             raise InputError(
-                "batch norm in training mode sees a chunk and not the batch; freeze it (model.freeze_bn), "
-                'or give batch_norm="chunk" to normalise each chunk by itself.'
+                "batch norm in training mode would see a chunk instead of the batch; freeze it (model.freeze_bn), "
+                'or pass batch_norm="chunk" to normalise each chunk by its own statistics.'
             )
         if module not in norms:
             norms.append(module)
@@ -126,7 +126,7 @@ def _watch_batch_norm(policy: BatchNorm) -> Iterator[list[_BatchNorm]]:
 
 @contextmanager
 def _left_as_is(norms: list[_BatchNorm]) -> Iterator[None]:
-    """Random numbers and running statistics go on afterwards as if nothing had happened meanwhile."""
+    """Restore random numbers and running statistics afterwards."""
     state = _random_state()
     buffers = [buffer for norm in norms for buffer in norm.buffers(recurse=False)]
     copies = [buffer.clone() for buffer in buffers]
@@ -139,7 +139,7 @@ def _left_as_is(norms: list[_BatchNorm]) -> Iterator[None]:
 
 
 def _random_state() -> list[Tensor]:
-    """Of the CPU, then of each CUDA device if there are any in use."""
+    """Generator states: of the CPU, then of each CUDA device if CUDA is in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
 
 

@@ -1,19 +1,19 @@
-"""Training by several processes, each with its share of the batch, as if one had it all.
+"""Training with several processes, each with its share of the batch, as if one process had all of it.
 
-Losses compare items with each other, so the loss of a batch is no mean of the losses of its shares: every rank gathers
-all embeddings, computes the loss of the whole batch, and sends back through its network the gradient of its own rows.
+Losses compare items with each other, so the loss of a batch is not the mean of the losses of its shares: every rank
+gathers all embeddings, computes the loss of the whole batch, and backpropagates the gradient of its own rows.
 
-    with process_group() as here:                            # started by torchrun; without it, the only process
+    with process_group() as here:                            # started by torchrun, or the only process
         broadcast(model), broadcast(loss)
-        value = of_all_ranks(loss)(model(images), labels)    # this rank's share of them, see `ShardedSampler`
+        value = of_all_ranks(loss)(model(images), labels)    # this rank's share; see `ShardedSampler`
         value.backward()
         sum_gradients(model.parameters(), besides=loss.parameters())
         optimizer.step()                                     # the same step on every rank
 
-No factor is left to the caller. The value is that of the whole batch, on every rank; `backward` through `gather` takes
-the mean of the ranks' gradients, which are alike, so that each rank has dL/d(own rows); a network's gradient is the sum
-over rows, hence the sum over ranks. Parameters of the loss see all rows on every rank: theirs is complete already.
-Each rank draws its own dropout masks, if seeded by rank, and live batch norm uses the statistics of its share.
+The caller applies no factor. The value is that of the whole batch, on every rank; `backward` through `gather` averages
+the ranks' gradients, which are equal, so that each rank has dL/d(own rows); a network's gradient is the sum over rows,
+hence the sum over ranks. The loss's parameters see all rows on every rank, so their gradient is complete already.
+Each rank draws its own dropout masks if seeded by rank; batch norm in training mode uses the statistics of its share.
 
 Axes: n rows of this rank, N rows of all ranks.
 """
@@ -38,7 +38,7 @@ NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # what torchrun s
 
 
 class Place(NamedTuple):
-    """Which of the processes this one is."""
+    """The rank and device of this process."""
 
     rank: int = 0
     world_size: int = 1
@@ -47,9 +47,9 @@ class Place(NamedTuple):
 
 @contextmanager
 def process_group() -> Iterator[Place]:
-    """Join the processes that torchrun started, by nccl if each has a GPU of its own and by gloo if not; then leave.
+    """Join the processes that torchrun started, over nccl if each has its own GPU and over gloo otherwise; then leave.
 
-    All leave together, so that none takes the connection from another; one that fails leaves at once.
+    All leave together, so that none loses its connection; a process that fails leaves at once.
     """
     if "WORLD_SIZE" not in os.environ:
         yield Place(device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -73,7 +73,7 @@ def process_group() -> Iterator[Place]:
 
 
 def is_distributed() -> bool:
-    """Whether this process works together with others."""
+    """Whether this process is one of several."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -94,18 +94,18 @@ class _Gather(torch.autograd.Function):
 def gather(x: Tensor) -> Tensor:
     """The rows (n, ...) of all ranks in rank order, (N, ...); ranks may have different numbers of them.
 
-    Differentiable: the gradient is that of the mean of what the ranks compute, so every rank must go backward.
+    Differentiable: the gradient is that of the mean over ranks, so every rank must call backward.
     """
     return _Gather.apply(x) if is_distributed() else x  # type: ignore[no-untyped-call]
 
 
 def gathered(rows: Tensor) -> Tensor:
-    """The rows of all ranks in rank order, (N, ...), without a gradient: labels, embeddings to be scored."""
+    """The rows of all ranks in rank order, (N, ...), without a gradient: for labels, or embeddings to score."""
     return gather_rows(rows)[0] if is_distributed() else rows
 
 
 def share_of(rows: int, place: Place) -> slice:
-    """This rank's share of so many rows; in rank order the shares are all of them."""
+    """This rank's slice of that many rows; the slices of all ranks cover them in order."""
     first, last = (rows * rank // place.world_size for rank in (place.rank, place.rank + 1))
     return slice(first, last)
 
@@ -145,7 +145,7 @@ def on_first_rank(work: Callable[[], T]) -> T:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether any rank says so, on every rank."""
+    """Whether `flag` is set on any rank; the same answer on every rank."""
     if not is_distributed():
         return flag
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -161,20 +161,20 @@ def of_all_ranks(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, 
 
 @torch.no_grad()
 def sum_gradients(parameters: Iterable[nn.Parameter], besides: Iterable[nn.Parameter] = ()) -> None:
-    """Add up over all ranks the gradients of `parameters`, without those `besides`: the loss's, complete everywhere.
+    """Sum the gradients of `parameters` over all ranks, except those in `besides`: the loss's, which are complete.
 
-    A parameter without a gradient on some ranks counts as 0 there; one without any on all ranks stays without.
+    A gradient that is missing on some ranks counts as 0 there; one that is missing on all stays missing.
     """
     left_out = {id(p) for p in besides}
     mine = [p for p in parameters if p.requires_grad and id(p) not in left_out]
     if not is_distributed() or not mine:
         return
     if any(p.grad is not None and p.grad.layout != torch.strided for p in mine):
-        raise InputError("parameters must have dense gradients to be summed; make their layers with sparse=False.")
+        raise InputError("parameters must have dense gradients to be summed; create their layers with sparse=False.")
     used = torch.tensor([p.grad is not None for p in mine], dtype=torch.int32, device=mine[0].device)
     dist.all_reduce(used, dist.ReduceOp.MAX)
     learning = [p for p, any_rank in zip(mine, used.tolist(), strict=True) if any_rank]
-    for _, group in groupby(sorted(learning, key=_kind), key=_kind):  # one message for all of a type
+    for _, group in groupby(sorted(learning, key=_kind), key=_kind):  # one message per dtype
         alike = list(group)
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in alike]
         flat = torch.cat([grad.flatten() for grad in grads])

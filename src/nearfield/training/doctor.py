@@ -1,4 +1,4 @@
-"""What goes wrong in training, noticed while it happens and said in plain words, with a remedy.
+"""Diagnose what goes wrong in training while it happens, in plain words and with a remedy.
 
 Axes: B embeddings of a batch, D dims.
 """
@@ -17,46 +17,46 @@ from torch.nn import functional as F
 from nearfield.losses.protocols import Counted, Idles
 from nearfield.losses.proxy_loss import within_batch
 
-LOOK_EVERY = 10  # steps between two looks: neighbouring steps tell the same, and so a look costs under 1 % of them
-WINDOW = 8  # looks that must agree: one batch says nothing, and a network that starts flat needs some steps
-ROWS = 256  # embeddings looked at: enough to tell a line from a plane
+LOOK_EVERY = 10  # steps between two looks: adjacent steps show the same, and so looking costs under 1 % of the time
+WINDOW = 8  # looks that must agree: one batch proves nothing, and a network that starts flat needs some steps
+ROWS = 256  # embeddings examined: enough to tell a line from a plane
 SPREAD = 1e-3  # variance of unit embeddings, 1 at most: below it the mean cosine of any two is above 0.999
-RANK = 1.05  # a line has 1; sound runs of proxy losses pass through 1.1 in their first 100 steps
-RANK_CLASSES = 5  # with fewer classes in the batch, a line may be all that there is to find
-LONELY = 0.5  # share of anchors without a positive: above it most of the batch is computed for nothing
-ACTIVE = 0.02  # share of embeddings with a gradient: below it 49 of 50 are computed for nothing
-VANISHED = 1e-8  # norm of the network's gradient: each entry is below Adam's usual epsilon, so that steps shrink too
-EXPLODED = 100.0  # times the norm at the first looks: in sound runs it grows by less than 10
-STUCK = 0.01  # relative distance from a value that means nothing is learned: sound runs leave it within a few looks
-ELEMENTS = 4096  # of each parameter of the loss, evenly chosen, to see whether it moves
-VALIDATIONS = 5  # after the first, that must bring some rise
-RISE = 0.01  # of the way from the first validation score to 1
+RANK = 1.05  # a line has 1; healthy runs of proxy losses pass through 1.1 in their first 100 steps
+RANK_CLASSES = 5  # with fewer classes in the batch, a line may be the correct solution
+LONELY = 0.5  # share of anchors without a positive: above it, most of the batch is wasted
+ACTIVE = 0.02  # share of embeddings with a gradient: below it, 49 of 50 are wasted
+VANISHED = 1e-8  # norm of the network's gradient: every entry is below Adam's usual epsilon, so that steps shrink too
+EXPLODED = 100.0  # times the norm at the first looks: in healthy runs it grows by less than 10
+STUCK = 0.01  # relative distance from the value of an untrained model: healthy runs leave it within a few looks
+ELEMENTS = 4096  # of each parameter of the loss, evenly spaced, to see whether it changes
+VALIDATIONS = 5  # after the first, in which the score must rise
+RISE = 0.01  # of the distance from the first validation score to 1
 ADVICE = {
-    "untrained": ("{untrained} of {loss} does not learn: no optimiser knows it, or it never moves",
+    "untrained": ("{untrained} of {loss} does not learn: it is missing from the optimizer, or never changes",
                   "Build groups with nearfield.param_groups(model, loss, recipe), and set optimizer.loss_lr above 0"),
-    "no_positives": ("{lonely:.0%} of the anchors have no positive in their batch and teach nothing",
+    "no_positives": ("{lonely:.0%} of the anchors have no positive in their batch and contribute nothing",
                      'Set sampler.name to "m_per_class", or enlarge sampler.batch_size'),
     "collapse": ("embeddings collapse: effective rank {rank:.1f} of {dim}, variance {spread:.1e} of at most 1",
                  "Lower optimizer.lr, or start with semi-hard instead of hard mining"),
-    "inactive": ("only {active:.1%} of the embeddings get a gradient, the others fulfil {loss}",
-                 "If scores are not good enough yet, enlarge its margin, mine harder negatives or enlarge the batch"),
+    "inactive": ("only {active:.1%} of the embeddings receive a gradient; the rest already satisfy {loss}",
+                 "If scores are not good enough yet, increase its margin, mine harder negatives or enlarge the batch"),
     "vanishing": ("the network's gradient vanishes: its norm is {norm:.1e}",
-                  "Check that no layer is frozen or detached; if a large step killed the network, lower optimizer.lr"),
+                  "Check that no layer is frozen or detached; if a large step broke the network, lower optimizer.lr"),
     "exploding": ("the network's gradient explodes: its norm is {norm:.1e}, and was {first_norm:.1e} at first",
                   "Lower optimizer.lr, lengthen optimizer.warmup_steps, or clip the gradient"),
     "margin": ("{loss} is stuck at {value:.4g}, its value when all embeddings are equal",
-               "Lower optimizer.lr, mine semi-hard, or lower a margin that is large beside the distances"),
+               "Lower optimizer.lr, mine semi-hard negatives, or lower a margin that exceeds most distances"),
     "log_n": ("{loss} is stuck at {value:.4g}, its value when all choices are equally likely",
               "Sharpen its softmax (a temperature of 0.05 to 0.1 is usual), or raise optimizer.lr"),
     "flat": ("validation is flat: {first:.4f} at step {start}, at best {best:.4f} in {count} validations since",
-             "Try an optimizer.lr ten times lower or higher, and check that the labels fit the images"),
+             "Try an optimizer.lr ten times lower or higher, and check that the labels match the images"),
 }  # fmt: skip
-ROOTS = {"no_positives", "collapse", "inactive"}  # after one of these, what follows from it is not reported
+ROOTS = {"no_positives", "collapse", "inactive"}  # root causes: after one of them, its symptoms are not reported
 SYMPTOMS = {"inactive", "vanishing", "margin", "log_n"}
 
 
 class Finding(NamedTuple):
-    """One cause of trouble: a short `code`, the step at which it was seen, and what it is and what helps."""
+    """One problem: a short `code`, the step at which it was found, and a message with its remedy."""
 
     code: str
     step: int
@@ -64,23 +64,23 @@ class Finding(NamedTuple):
 
 
 class Doctor:
-    """Watches a training run and reports each cause at most once; it changes no weight, gradient or random state."""
+    """Watches a training run and reports each problem at most once; changes no weight, gradient or random state."""
 
     def __init__(self, loss: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.loss, self.optimizer = loss, optimizer
         self._found: list[str] = []
         self._seen: dict[str, list[float]] = {}  # the last WINDOW values of everything that is watched
-        self._params: dict[str, list[float]] = {}  # of the loss: a sum at the first look, and looks it has kept since
+        self._params: dict[str, list[float]] = {}  # of the loss: a sum, and the looks since it changed
         self._scores: list[tuple[int, float]] = []
 
     def look(
         self, step: int, embeddings: Tensor, labels: Tensor, value: float, gradient: Tensor | None = None,
         grad_norm: float | None = None,
     ) -> list[Finding]:  # fmt: skip
-        """What a training step shows; to be called every `LOOK_EVERY` steps, before gradients are set to zero.
+        """Findings of a training step; call it every `LOOK_EVERY` steps, before gradients are set to zero.
 
-        `gradient` (B, D) is that of the loss with respect to the embeddings, if it was kept; `grad_norm` the norm of
-        the network's gradient before clipping, by default that of what its parameters hold now.
+        `gradient` (B, D) is that of the loss with respect to the embeddings, if available; `grad_norm` the norm of the
+        network's gradient before clipping, by default the norm of the gradients that its parameters hold now.
         """
         with torch.no_grad():
             (spread, rank), norm = shape(embeddings), self._norm() if grad_norm is None else grad_norm
@@ -96,18 +96,18 @@ class Doctor:
         return self._diagnose(step, embeddings.shape[1], labels)
 
     def look_at_scores(self, step: int, score: float) -> list[Finding]:
-        """What a validation score, the higher the better and 1 at most, shows beside the earlier ones."""
+        """Findings of a validation score (higher is better, at most 1) compared with the earlier ones."""
         self._scores.append((step, score))
         (start, first), best = self._scores[0], max((later for _, later in self._scores[1:]), default=score)
         flat = len(self._scores) == 1 + VALIDATIONS and best - first < RISE * (1 - first)
         return self._report(step, {"flat": flat}, {"start": start, "first": first, "best": best, "count": VALIDATIONS})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was seen and said, as plain numbers and text."""
+        """Everything observed and reported, as plain numbers and text."""
         return copy.deepcopy({name: getattr(self, f"_{name}") for name in ("found", "seen", "params", "scores")})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: what was said is not repeated, what was seen is not forgotten."""
+        """Resume: what was reported is not repeated, what was observed is not forgotten."""
         for name in ("found", "seen", "params", "scores"):
             setattr(self, f"_{name}", copy.deepcopy(state[name]))
 
@@ -151,7 +151,7 @@ class Doctor:
                 self._params[name] = [now, 0 if math.isnan(total) else looks + 1 if now == total else -1]
 
     def _norm(self) -> float:
-        """The norm of the gradient of all that is trained but what only the loss holds."""
+        """The norm of the gradient of everything trained except the loss's own parameters."""
         own = {id(p) for p in self.loss.parameters()}
         groups = [g for g in self.optimizer.param_groups if g.get("name") != "loss"]
         network = [p for g in groups for p in g["params"] if "name" in g or id(p) not in own]  # they may share a head

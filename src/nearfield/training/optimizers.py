@@ -1,4 +1,4 @@
-"""Which parameters learn at which rate: the network, its head, and what the loss holds (proxies, margins)."""
+"""Parameter groups and learning rates: the network, its head, and the parameters of the loss (proxies, margins)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nearfield.errors import InputError
 
 
 def param_groups(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) -> list[dict[str, Any]]:
-    """Groups for any optimiser of torch: "backbone", "head" and "loss", those that have parameters.
+    """Parameter groups for any optimizer of torch: "backbone", "head" and "loss", those that have parameters.
 
-    The head, whatever of `model` is outside `model.backbone`, learns at `recipe.head` times the rate; the parameters of
+    The head, everything in `model` outside `model.backbone`, learns at `recipe.head` times the rate; the parameters of
     the loss at `recipe.loss_lr`, with their own epsilon and weight decay (none by default: decay would pull proxies and
-    margins to 0). A parameter that model and loss share belongs to the model. Frozen parameters stay out. Unless
-    `recipe.decay_biases`, biases and norms (what has one axis at most) are groups of their own, without decay.
+    margins to 0). A parameter that model and loss share belongs to the model. Frozen parameters are left out. Without
+    `recipe.decay_biases`, biases and norms (parameters with at most one axis) get groups of their own without decay.
     """
     backbone = list(getattr(model, "backbone", model).parameters())
     seen: set[int] = set()
@@ -51,9 +51,9 @@ def param_groups(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) -> 
 
 
 def learning_rate_factor(step: int, steps: int, recipe: OptimizerConfig) -> float:
-    """What every rate is multiplied with at a step: linear warm-up, then the schedule.
+    """The factor of every learning rate at a step: linear warm-up, then the schedule.
 
-    "cosine" is half a cosine down to 0 at the last step; "step" a drop by `decay` every `decay_every` steps.
+    "cosine" falls to 0 at the last step along half a cosine; "step" multiplies by `decay` every `decay_every` steps.
     """
     warm = recipe.warmup_steps
     if step < warm:
@@ -67,7 +67,7 @@ def learning_rate_factor(step: int, steps: int, recipe: OptimizerConfig) -> floa
 
 
 def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimiser that `recipe` names; each group keeps its rate as "base_lr", for schedules."""
+    """The optimizer that `recipe` names; each group keeps its rate as "base_lr", for schedules."""
     groups = [{**group, "base_lr": group["lr"]} for group in param_groups(model, loss, recipe)]
     if not groups:
         raise InputError("model and loss have no parameters that need a gradient: there is nothing to train.")
@@ -83,11 +83,11 @@ def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) 
 
 
 def require_all_trained(optimizer: torch.optim.Optimizer, loss: nn.Module) -> None:
-    """InputError if the loss learns something that the optimiser does not know: it would silently stay as it is."""
+    """InputError if a parameter of the loss is missing from the optimizer: it would silently never learn."""
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in loss.named_parameters() if p.requires_grad and id(p) not in known]
     if missing:
         raise InputError(
-            f"the optimiser does not train {', '.join(missing)} of {type(loss).__name__}; "
-            "build its groups with nearfield.param_groups(model, loss, recipe)."
+            f"the optimizer does not train {', '.join(missing)} of {type(loss).__name__}; "
+            "build its parameter groups with nearfield.param_groups(model, loss, recipe)."
         )

@@ -1,4 +1,4 @@
-"""The run folder: one place on disk for everything a run is and does, never half-written.
+"""The run folder: everything about a run, on disk, never half-written.
 
     config.toml          the resolved configuration
     environment.json     versions, platform, commit, data and split fingerprints
@@ -6,7 +6,7 @@
     checkpoint-STEP/     model.safetensors, best.safetensors, state.pt: all that resuming needs
     test.safetensors     test embeddings and per-query scores of the chosen weights, if they were tested
     model.safetensors    the chosen weights
-    result.json          written last: the run is finished
+    result.json          written last: it marks the run as finished
 
 A checkpoint is written under another name, flushed to disk and renamed when it is complete, so that a kill or a power
 cut at any instant leaves either the old one or the new one. The two newest are kept.
@@ -43,7 +43,7 @@ ANOTHER_FOLDER = "Choose another --out, or delete the folder."
 
 
 class Busy(RunError):
-    """Another process holds the folder."""
+    """Another process has locked the folder."""
 
 
 class CheckpointWarning(UserWarning):
@@ -66,7 +66,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, timeout: float = 10.0) -> Iterator[None]:
-        """Hold the folder for this process; Busy if another one does not let go of it in time."""
+        """Lock the folder for this process; Busy if another one keeps it for more than `timeout` seconds."""
         import fcntl
 
         try:
@@ -84,7 +84,7 @@ class RunFolder:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        message = f"{self.path} is in use by another process; wait for it or choose another --out."
+                        message = f"{self.path} is in use by another process; wait for it, or choose another --out."
                         raise Busy(message) from None
                     time.sleep(0.05)
             yield
@@ -143,7 +143,7 @@ class RunFolder:
         return load_file(self.path / "model.safetensors")
 
     def finish(self, weights: dict[str, Tensor], test: dict[str, Tensor], result: dict[str, Any]) -> None:
-        """Write the outcome, the result last, and drop the checkpoints."""
+        """Write weights, test scores and, last, the result; then delete the checkpoints."""
         for name, tensors in (("model", weights), ("test", test)):
             if tensors:
                 with atomic_write(self.path / f"{name}.safetensors") as path:
@@ -184,7 +184,7 @@ class RunFolder:
         return found
 
     def forget_after(self, step: int) -> None:
-        """Drop records of later steps: they will be made again."""
+        """Delete records of later steps: resuming writes them again."""
         kept = [record for record in self.records() if record["step"] <= step]
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
@@ -244,7 +244,7 @@ def _write_state(state: dict[str, Any], path: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, platform and commit: what a result depends on beside its configuration."""
+    """Versions, platform and commit: what a result depends on besides its configuration."""
     import numpy
 
     return {
@@ -259,7 +259,7 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree this package is run from, marked when it has changes; None outside a repository."""
+    """The commit of the source tree, marked "-dirty" if it has changes; None outside a git repository."""
     here = Path(__file__).parent
     try:
         call = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

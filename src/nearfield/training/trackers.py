@@ -1,12 +1,12 @@
-"""A run's numbers for TensorBoard, MLflow and Weights & Biases: each only when asked for, none of them needed.
+"""Send a run's numbers to TensorBoard, MLflow and Weights & Biases: all optional, none required.
 
-The run folder's `metrics.jsonl` has the numbers anyway; a tracker that fails is dropped with a warning and the run goes
-on. A run that goes on after an interruption is the same run there, and no step of it is there twice:
+The run folder's `metrics.jsonl` has the numbers anyway; a tracker that fails is dropped with a warning and training
+continues. A resumed run is the same run there, and no step is sent twice:
 
     tensorboard/     in the run folder; `tensorboard --logdir` on it, or on a folder of runs
     tracking.json    in the run folder; the run's name at MLflow and Weights & Biases, and the last step sent there
 
-Where MLflow and Weights & Biases write is theirs to say: MLFLOW_TRACKING_URI, WANDB_MODE and so on.
+Where MLflow and Weights & Biases write is set their own way: MLFLOW_TRACKING_URI, WANDB_MODE and so on.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ class TrackerWarning(UserWarning):
 
 
 class Tracker(Protocol):
-    """Somewhere that a run's numbers are sent to."""
+    """A destination for a run's numbers."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None: ...
     def close(self, finished: bool) -> None: ...
 
 
 class Trackers:
-    """Several trackers as one; as a context manager it says at the end whether the run got there."""
+    """Several trackers as one; as a context manager it reports at the end whether the run finished."""
 
     def __init__(self, trackers: Mapping[str, Tracker]) -> None:
         self._trackers = dict(trackers)
 
     def log(self, step: int, numbers: Mapping[str, Any]) -> None:
-        """Send the numbers of a step; what is not a number (a message, say) is left out."""
+        """Send the numbers of a step; other values, such as messages, are left out."""
         wanted = {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
         for name, tracker in list(self._trackers.items()):
             try:
                 tracker.log(step, wanted)
-            except Exception as error:  # of whatever library: a server that is away must not end the training
+            except Exception as error:  # of any library: an unreachable server must not end the training
                 self._drop(name, error)
 
     def close(self, finished: bool = True) -> None:
-        """Send what is left; the run is marked as finished, or as interrupted."""
+        """Send what is left and mark the run as finished or interrupted."""
         for name, tracker in list(self._trackers.items()):
             try:
                 tracker.close(finished)
@@ -64,7 +64,7 @@ class Trackers:
 
     def _drop(self, name: str, error: Exception) -> None:
         del self._trackers[name]
-        message = f"{name} failed, and nothing more is sent there: {error}. metrics.jsonl has all numbers."
+        message = f"{name} failed and receives nothing more: {error}. metrics.jsonl has all numbers."
         warnings.warn(message, TrackerWarning, stacklevel=3)
 
     def __enter__(self) -> Trackers:
@@ -77,9 +77,9 @@ class Trackers:
 
 
 def tracker(names: Sequence[str], folder: Path, config: RunConfig) -> Trackers:
-    """The trackers called `names` ("tensorboard", "mlflow", "wandb") for the run in `folder`; none is fine.
+    """The trackers called `names` ("tensorboard", "mlflow", "wandb") for the run in `folder`; may be empty.
 
-    InputError says what to install for one that is not there, RunError what is wrong with its server.
+    InputError says what to install for a missing one, RunError what is wrong with its server.
     """
     for name in names:
         require_one_of("tracker", name, tuple(_KINDS))
@@ -89,13 +89,13 @@ def tracker(names: Sequence[str], folder: Path, config: RunConfig) -> Trackers:
             opened[name] = _KINDS[name](folder, config)
         except (InputError, RunError):
             raise
-        except Exception as error:  # of whatever library
+        except Exception as error:  # of any library
             raise RunError(f"cannot open the tracker {name}: {error}") from error
     return Trackers(opened)
 
 
 class _TensorBoard:
-    """Event files in the run folder. What an interrupted attempt wrote beyond the first step of this one is purged."""
+    """Event files in the run folder. What an interrupted attempt wrote beyond the first step of this one is deleted."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self._module = _need("torch.utils.tensorboard", "tensorboard")
@@ -197,7 +197,7 @@ def _title(config: RunConfig) -> str:
 
 
 def _mlflow_name(name: str) -> str:
-    return name.replace("@", "_at_")  # which it does not allow
+    return name.replace("@", "_at_")  # MLflow does not allow @
 
 
 def _read(folder: Path) -> dict[str, Any]:

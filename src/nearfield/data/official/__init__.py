@@ -13,8 +13,8 @@ from nearfield.data.official import cars196, cub, imagenet, inshop, sop, vehicle
 from nearfield.data.official.listing import Expected, Listing, problems, seek, to_dataset
 from nearfield.data.pictures import Paths, digests_of, examine
 from nearfield.errors import InputError
-from nearfield.progress import reported
 from nearfield.files import whole_folder
+from nearfield.progress import reported
 
 __all__ = ["KINDS", "Archive", "Expected", "Kind", "read"]
 
