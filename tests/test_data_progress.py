@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from miniatures import add, make_cub, pack
+from rich.console import Console
 
 from nearfield import data
+from nearfield.cli import show
 from nearfield.cli.main import main
 from nearfield.data.leaks import find_leaks
 from nearfield.progress import Progress, reported, shown_by
@@ -76,7 +78,6 @@ def test_the_command_line_shows_a_bar_on_a_terminal_only(
     assert capsys.readouterr().err == ""  # no display outside the command line
     assert main(["data", "verify", "cub"]) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(show, "notes", lambda: Console(stderr=True, force_terminal=True))
     assert main(["data", "verify", "cub"]) == 0
     assert "Decoding cub" in capsys.readouterr().err

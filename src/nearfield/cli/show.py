@@ -135,7 +135,7 @@ def bar(
 
 def passing_bar(title: str) -> AbstractContextManager[Bar]:
     """A bar for long work inside the library: only on a terminal, and removed when the work is done."""
-    return bar(title, transient=True, line_every=math.inf, console=_console(stderr=True))
+    return bar(title, transient=True, line_every=math.inf)
 
 
 def _lines(title: str, transient: bool, every: float, console: Console, clock: Clock) -> Draw:
