@@ -117,7 +117,7 @@ def test_a_table_with_queries_and_a_gallery(tmp_path: Path, rows: Rows) -> None:
         (lambda rows: [*rows, rows[0]], r"each image once; found bílder/00.png 2 times"),
         (
             lambda rows: [*rows, {"path": "none.png", "label": "3"}],
-            r"1 of 25 images are missing, the first is none.png",
+            r"missing images: 1 of 25, the first is none.png",
         ),
         (lambda rows: [{**r, "split": "val"} for r in rows], "split must be train or test .* got 'val'"),
         (lambda rows: [{**r, "split": "train"} for r in rows], "at least two classes for test; got 0"),

@@ -139,7 +139,7 @@ def integer(word: str, path: Path) -> int:
 def some(items: list[str]) -> str:
     """The first SHOWN items of a list, and how many more there are."""
     more = len(items) - SHOWN
-    return ", ".join(items[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    return ", ".join(items[:SHOWN] or ["none"]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _counts(listing: Listing, expected: Expected) -> Iterator[str]:
@@ -174,9 +174,8 @@ def _labels(listing: Listing, expected: Expected) -> Iterator[str]:
         absent = sorted(set(range(1, expected.classes + 1)) - ids)
         foreign = sorted(ids - set(range(1, expected.classes + 1)))
         yield (
-            f"class ids: expected 1 to {expected.classes:,}, "
-            f"found {len(absent):,} absent ({some([str(i) for i in absent])}) "
-            f"and {len(foreign):,} others ({some([str(i) for i in foreign])})"
+            f"class ids: expected 1 to {expected.classes:,}; "
+            f"absent: {some([str(i) for i in absent])}; unexpected: {some([str(i) for i in foreign])}"
         )
     shared = sorted(listing.classes("train") & listing.classes(*TEST))
     if shared and not listing.closed:
@@ -192,7 +191,7 @@ def _files(listing: Listing) -> Iterator[str]:
         yield f"paths: expected each once, found more than once: {some(repeated)}"
     missing = Paths(listing.root, tuple(listing.paths)).missing()
     if missing:
-        yield f"files in {listing.root}: expected all, {len(missing):,} are missing: {some(missing)}"
+        yield f"missing files in {listing.root}: {len(missing):,}: {some(missing)}"
 
 
 def _flags(listing: Listing, part: str) -> Flags | None:

@@ -35,7 +35,7 @@ def load(path: Path) -> Dataset:
     files = Paths(path.resolve().parent, tuple(columns["path"]))
     missing = files.missing()
     if missing:
-        raise InputError(f"{path}: {len(missing):,} of {len(files):,} images are missing, the first is {missing[0]}.")
+        raise InputError(f"{path}: missing images: {len(missing):,} of {len(files):,}, the first is {missing[0]}.")
     return assemble(
         str(path),
         Pictures(files, digests_of(files)),
