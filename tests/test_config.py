@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nearfield.cli.main import main
 from nearfield.config import (
     BenchConfig,
     DataConfig,
@@ -206,6 +207,18 @@ def test_mistakes_in_a_list_of_tables_are_named() -> None:
 def test_overrides_are_read_as_toml_or_text() -> None:
     merged = merge({"a": {"b": 1}}, ["a.b=2.5", "a.c=true", "d=[1, 2]", "e=plain words", 'f="quoted"'])
     assert merged == {"a": {"b": 2.5, "c": True}, "d": [1, 2], "e": "plain words", "f": "quoted"}
+
+
+def test_a_value_in_place_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text("sampler = 3\nrun = 4\n")
+    with pytest.raises(InputError, match=r"cannot set sampler\.per_class: sampler is a value, not a table; got 3"):
+        load_config(RunConfig, path, ["sampler.per_class=2"])
+    out = ["--out", str(tmp_path / "out")]
+    assert main(["train", str(path), "--batch-size", "8", *out]) == 2
+    assert "cannot set sampler.batch_size: sampler is a value, not a table; got 3." in capsys.readouterr().err
+    assert main(["bench", str(path), "--data", "my data", "--dry-run", *out]) == 2
+    assert "cannot set run.data.name: run is a value, not a table; got 4." in capsys.readouterr().err
 
 
 def test_missing_and_broken_files(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]
         for table in tables:
             inner = at.get(table, {})
             if not isinstance(inner, dict):
-                raise InputError(f"--set {override}: {table!r} is a value, not a table.")
+                raise InputError(f"cannot set {key.strip()}: {table} is a value, not a table; got {_brief(inner)}.")
             at[table] = dict(inner)
             at = at[table]
         at[last] = _parse(override, text.strip())

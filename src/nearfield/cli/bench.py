@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +92,7 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
     if arguments.seeds is not None:
         values["seeds"] = list(range(arguments.seeds))
     if arguments.data:
-        values.setdefault("run", {}).setdefault("data", {})["name"] = arguments.data
+        values = merge(values, [f"run.data.name={json.dumps(arguments.data, ensure_ascii=False)}"])
     if arguments.protocol:
         values["protocol"] = arguments.protocol
     if arguments.trials is not None:

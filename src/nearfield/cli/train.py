@@ -53,7 +53,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     values = config_values(arguments.config) if arguments.config else {}
     if arguments.batch_size is not None:
-        values.setdefault("sampler", {})["batch_size"] = arguments.batch_size
+        values = merge(values, [f"sampler.batch_size={arguments.batch_size}"])
     if arguments.chunk is not None:
         values["chunk"] = arguments.chunk
     config = build_config(RunConfig, merge(values, arguments.overrides))
