@@ -105,7 +105,7 @@ def test_a_header_that_claims_more_than_any_memory(tmp_path: Path, name: str) ->
     else:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("features.npy", header_of((1 << 45, 5)))
-    with pytest.raises(InputError, match=r"x.np. cannot be read: Unable to allocate"):
+    with pytest.raises(InputError, match=r"x.np. cannot be read as .np.: Unable to allocate"):
         data.load(str(path))
 
 

@@ -142,6 +142,8 @@ def test_bad_files_are_refused_in_plain_words(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", LABELS)
     np.save(tmp_path / "objects.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
     (tmp_path / "broken.npz").write_bytes(b"PK not really")
+    with (tmp_path / "huge.npy").open("wb") as stream:  # a header that claims more than any memory
+        np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": (1 << 45, 9)})
     (tmp_path / "broken.safetensors").write_bytes(b"1234567890")
     (tmp_path / "empty.csv").write_text("")
     write_csv(tmp_path / "ragged.csv", ["a", "b"], [[1, 2], [3]])
@@ -154,6 +156,7 @@ def test_bad_files_are_refused_in_plain_words(tmp_path: Path) -> None:
         ("y.npy", "must hold a matrix of embeddings; got none"),
         ("objects.npy", "cannot be read as .npy"),
         ("broken.npz", "cannot be read as .npz"),
+        ("huge.npy", "cannot be read as .npy: Unable to allocate"),
         ("broken.safetensors", "cannot be read as .safetensors"),
         ("empty.csv", "must hold at least one row"),
         ("ragged.csv", "cannot be read as .csv"),

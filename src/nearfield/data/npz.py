@@ -34,4 +34,4 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     """NumPy, zipfile and zlib raise a dozen types for a damaged file, MemoryError for a header that claims too much."""
-    return InputError(f"{path} cannot be read: {error or type(error).__name__}.")
+    return InputError(f"{path} cannot be read as {path.suffix}: {error or type(error).__name__}.")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nearfield.data.npz import read_npy, read_npz
 from nearfield.errors import InputError
 
 MATRIX_NAMES = ("embeddings", "features", "embedding")
@@ -68,7 +68,7 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} cannot be read as {path.suffix}: {error}.") from error
 
 
@@ -87,13 +87,12 @@ def _from_arrays(arrays: dict[str, NDArray[Any]]) -> Table:
 
 
 def _read_npy(path: Path, labels_only: bool) -> Table:
-    array = np.load(path, allow_pickle=False)
+    array = read_npy(path)
     return Table(array, None, None) if array.ndim == 2 else Table(None, array, None)
 
 
 def _read_npz(path: Path, labels_only: bool) -> Table:
-    with np.load(path, allow_pickle=False) as archive:
-        return _from_arrays({name: archive[name] for name in archive.files})
+    return _from_arrays(read_npz(path))
 
 
 def _read_safetensors(path: Path, labels_only: bool) -> Table:
