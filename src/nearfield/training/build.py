@@ -35,7 +35,7 @@ def check_method(config: RunConfig) -> None:
     method, name = losses.method(config.method.name), config.method.name
     members = ensemble_size(config)
     if config.member is not None and not (method.members and config.member < members):
-        raise InputError(f"member is for ensembles, and counts from 0; {name} has no {config.member}.")
+        raise InputError(f"member is for ensembles, and counts from 0; {name} has no member {config.member}.")
     if config.memory is not None and not method.takes_references:
         raise InputError(
             f"`memory` requires a pair loss that compares with references, but {name} is not one; got {config.memory}. "
