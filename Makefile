@@ -36,11 +36,17 @@ test: $(VENV)/installed-dev  ## set up and run the tests
 
 check: lint types test  ## formatting, lint, types and tests
 
+node_modules/installed: package.json package-lock.json
+	@npm ci --silent && touch $@
+
 format: $(VENV)/installed-dev  ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	@if command -v npm > /dev/null; then $(MAKE) --silent node_modules/installed && npm run --silent format; fi
 
 lint: $(VENV)/installed-dev  ## formatting, lint and import contracts, without changing anything
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-logo
+	@if command -v npm > /dev/null; then $(MAKE) --silent node_modules/installed && npm run --silent lint; \
+		else echo "npm is not installed: the JavaScript of the report is not checked"; fi
 
 types: $(VENV)/installed-dev  ## strict type checking of the package
 	@$(BIN)/mypy
@@ -58,4 +64,4 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (method
 	@$(BIN)/python docs/generate.py
 
 clean:  ## remove the environment and the caches, keep the runs
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -190,7 +190,7 @@ def test_filter_and_details(page: Any, data: Any) -> None:
     assert "Budget used" in detail
     assert "complete and" in detail
     page.get_by_label("Filter").fill("no such method")
-    assert "No method has this" in page.locator("#board tbody").inner_text()
+    assert "No method matches" in page.locator("#board tbody").inner_text()
 
 
 def test_parts_and_verdicts(page: Any, data: Any) -> None:
@@ -220,7 +220,7 @@ def test_copies_hold_what_is_in_sight(page: Any, data: Any) -> None:
     page.get_by_role("button", name="LaTeX").click()
     page.wait_for_function("window.copied.startsWith('\\\\begin')")
     assert "multi\\_similarity & $" in page.evaluate("window.copied")
-    assert page.locator("#live").inner_text() == "1 methods copied as LaTeX"
+    assert page.locator("#live").inner_text() == "1 method copied as LaTeX"
 
 
 def test_long_labels_take_two_lines_and_tips_hold_their_values(
@@ -370,7 +370,7 @@ def test_marks_agree_with_the_classes(page: Any) -> None:
 
 
 def test_one_method_against_another(page: Any) -> None:
-    page.locator("#gallery-controls").get_by_label("Against").select_option(label="binomial")
+    page.locator("#gallery-controls").get_by_label("Compare with").select_option(label="binomial")
     counts = [int(text) for text in page.locator("#gallery-outcomes b").all_inner_texts()]
     assert sum(counts) == 120
     assert counts[0] > 0
@@ -409,7 +409,7 @@ def test_pair_weights_of_two_losses(page: Any) -> None:
     panels = page.locator("#weights-panels")
     assert panels.locator("canvas").count() == 2
     assert panels.locator(".line").count() == 12
-    page.get_by_label("Beside").select_option(label="fastap")
+    page.locator("#weights-controls").get_by_label("Compare with").select_option(label="fastap")
     assert panels.locator("h3").all_inner_texts()[1] == "fastap"
     canvas = panels.locator("canvas").first
     before = canvas.evaluate(DRAWN)
@@ -417,7 +417,7 @@ def test_pair_weights_of_two_losses(page: Any) -> None:
     assert panels.locator("canvas").first.evaluate(DRAWN) != before
     canvas.hover(position={"x": 40, "y": 90})
     assert page.locator("#tip").inner_text().startswith("W ")
-    page.get_by_label("Beside").select_option(index=0)
+    page.locator("#weights-controls").get_by_label("Compare with").select_option(index=0)
     assert panels.locator("canvas").count() == 1
 
 
@@ -448,7 +448,7 @@ def test_theme_follows_the_system_and_the_switch(browser: Any, path: Path, probl
 
 def test_a_telephone_does_not_scroll_sideways(browser: Any, path: Path, problems: list[str]) -> None:
     page = opened(browser, path, problems, viewport={"width": 400, "height": 800})
-    page.locator("#gallery-controls").get_by_label("Against").select_option(label="histogram")
+    page.locator("#gallery-controls").get_by_label("Compare with").select_option(label="histogram")
     page.locator("#board .label").first.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.context.close()

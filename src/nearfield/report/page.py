@@ -26,7 +26,10 @@ from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
 from nearfield.report.thumbnails import Sheets, cached_sheets
 
-SCRIPTS = ("core", "controls", "board", "charts", "curves", "ledger", "atlas", "gallery", "classes", "weights", "main")
+SCRIPTS = (
+    "core", "numbers", "images", "controls", "board", "board_details", "critical", "papers", "copies", "charts",
+    "curves", "trials", "ledger", "atlas", "atlas_section", "gallery", "classes", "weights", "main",
+)  # fmt: skip
 CACHE = "report-cache"  # folder in that of the bench
 NOTHING_TO_SHOW = (
     "No embeddings of the first seed with a score for every test image were found: the run folders may be elsewhere, "

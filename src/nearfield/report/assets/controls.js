@@ -1,65 +1,128 @@
-// Controls: real ones, so that a keyboard and a screen reader know them.
+// @ts-check
+// Controls: native ones, so that keyboards and screen readers can use them.
 
-// One of several, from a list.
+/**
+ * One of several, from a list.
+ * @template T
+ * @param {string} label
+ * @param {Choice<T>[]} options
+ * @param {T} value
+ * @param {(value: T) => void} change
+ */
 function choose(label, options, value, change) {
-  const list = h("select", { onchange: () => change(options[list.selectedIndex].value) },
-    options.map((o) => h("option", { selected: o.value === value }, o.text)));
-  const field = h("label", { class: "field" }, label, list);
-  field.set = (wanted) => { list.selectedIndex = options.findIndex((o) => o.value === wanted); };
-  return field;
+  const entries = options.map((o) => h("option", { selected: o.value === value }, o.text));
+  const list = h("select", { onchange: () => change(options[list.selectedIndex].value) }, entries);
+  return h("label", { class: "field" }, label, list);
 }
+/** @type {(methods: number[]) => Choice<number>[]} */
 const methodOptions = (methods) => methods.map((m) => ({ value: m, text: nameOf(m) }));
-const byPlace = (methods) => [...methods].sort((a, b) => (placeOf.get(a) ?? 1e9) - (placeOf.get(b) ?? 1e9));
+/**
+ * Methods and the choice of none of them.
+ * @param {number[]} methods
+ * @returns {Choice<number | null>[]}
+ */
+const optionalMethods = (methods) => [{ value: null, text: "None" }, ...methodOptions(methods)];
+const byPlace = (/** @type {Iterable<number>} */ methods) =>
+  [...methods].sort((a, b) => (placeOf.get(a) ?? 1e9) - (placeOf.get(b) ?? 1e9));
 
-// One of a few, all in sight.
 let groups = 0;
+/**
+ * One of a few, all visible.
+ * @template T
+ * @param {string} label
+ * @param {Choice<T>[]} options
+ * @param {T} value
+ * @param {(value: T) => void} change
+ */
 function segments(label, options, value, change) {
   const name = `segments-${groups++}`;
-  return h("fieldset", { class: "segments" }, h("legend", {}, label), h("div", { class: "row" },
-    options.map((o) => h("label", { title: o.title },
-      h("input", { type: "radio", name, checked: o.value === value, onchange: () => change(o.value) }), o.text))));
+  const buttons = options.map((o) => {
+    const input = h("input", { type: "radio", name, checked: o.value === value, onchange: () => change(o.value) });
+    return h("label", { title: o.title }, input, o.text);
+  });
+  return h("fieldset", { class: "segments" }, h("legend", {}, label), h("div", { class: "row" }, buttons));
 }
-function search(label, hint, change) {
-  const field = h("input", { type: "search", placeholder: hint, oninput: () => change(field.value) });
-  return h("label", { class: "field" }, label, field);
-}
-const button = (text, click, props = {}) => h("button", { type: "button", class: "plain", onclick: click, ...props }, text);
-const pressed = (node, on) => node.setAttribute("aria-pressed", on ? "true" : "false");
 
-// A list that shows its first `step` entries, and more when asked.
-function lazily(node, entries, make, step, what) {
+/**
+ * A search field.
+ * @param {string} label
+ * @param {string} hint
+ * @param {(text: string) => void} change
+ */
+function search(label, hint, change) {
+  const input = h("input", { type: "search", placeholder: hint, oninput: () => change(input.value) });
+  return { field: h("label", { class: "field" }, label, input), input };
+}
+
+/**
+ * @param {Child} text
+ * @param {() => void} click
+ * @param {Props} props
+ */
+const button = (text, click, props = {}) =>
+  h("button", { type: "button", class: "plain", onclick: click, ...props }, text);
+/**
+ * @param {HTMLElement} node
+ * @param {boolean} on
+ */
+const press = (node, on) => node.setAttribute("aria-pressed", on ? "true" : "false");
+/**
+ * A table that scrolls sideways when it is too wide.
+ * @param {string} label
+ * @param {HTMLTableElement} table
+ */
+const scrollable = (label, table) =>
+  h("div", { class: "wrap", tabindex: "0", role: "region", "aria-label": `${label}, scrollable` }, table);
+
+/**
+ * A list that shows its first `step` entries, and more on request.
+ * @template T
+ * @param {HTMLElement} node
+ * @param {T[]} entries
+ * @param {(entry: T) => HTMLElement} make
+ * @param {number} step
+ * @param {string} noun
+ */
+function lazily(node, entries, make, step, noun) {
   node.replaceChildren();
   let shown = 0;
-  const more = button("", () => {
+  const showMore = () => {
     const first = shown;
     add();
-    node.children[first]?.querySelector("button, a, [tabindex]")?.focus();
-  }, { class: "plain more" });
+    /** @type {HTMLElement | null} */ (node.children[first]?.querySelector("button, a, [tabindex]"))?.focus();
+  };
+  const more = button("", showMore, { class: "plain more" });
   const holder = node.tagName === "TBODY" ? h("tr", {}, h("td", { class: "name", colspan: "9" }, more)) : more;
   function add() {
     holder.remove();
     node.append(...entries.slice(shown, shown + step).map(make));
     shown = Math.min(shown + step, entries.length);
-    if (shown < entries.length) {
-      more.textContent = `Show ${Math.min(step, entries.length - shown)} more of ${whole(entries.length)} ${what}`;
-      node.append(holder);
-    }
+    if (shown >= entries.length) return;
+    more.textContent = `Show ${Math.min(step, entries.length - shown)} more of ${whole(entries.length)} ${noun}`;
+    node.append(holder);
   }
   add();
 }
 
-// Sorting by a column's head. `columns` are {key, text, title, first: "ascending"|"descending"}.
+/**
+ * Column heads; those with a key sort by it when clicked.
+ * @param {Column[]} columns
+ * @param {Sorting} state
+ * @param {() => void} change
+ */
 function sortable(columns, state, change) {
   const heads = columns.map((c) => {
-    if (!c.key) return h("th", { scope: "col", class: c.class }, h("span", {}, c.text));
-    return h("th", { scope: "col", class: c.class }, h("button", { type: "button", class: "sort", title: c.title, onclick: () => {
-      const turn = { ascending: "descending", descending: "ascending" };
-      state.order = state.key === c.key ? turn[state.order] : c.first ?? "descending";
-      state.key = c.key;
-      mark();
-      change();
-    } }, c.text));
+    if (c.key === undefined) return plainHead(c.text, c.class);
+    const props = { type: "button", class: "sort", title: c.title, onclick: () => sortBy(c) };
+    return h("th", { scope: "col", class: c.class }, h("button", props, c.text));
   });
+  function sortBy(/** @type {Column} */ c) {
+    const reversed = state.order === "ascending" ? "descending" : "ascending";
+    state.order = state.key === c.key ? reversed : (c.first ?? "descending");
+    state.key = c.key ?? state.key;
+    mark();
+    change();
+  }
   function mark() {
     columns.forEach((c, i) => {
       if (c.key === state.key) heads[i].setAttribute("aria-sort", state.order);
@@ -69,20 +132,35 @@ function sortable(columns, state, change) {
   mark();
   return heads;
 }
+/**
+ * @param {string} text
+ * @param {string | null} [kind]
+ */
+const plainHead = (text, kind) => h("th", { scope: "col", class: kind }, h("span", {}, text));
+
+/**
+ * Compare for sorting; missing values come last in both orders.
+ * @param {string | number | null} a
+ * @param {string | number | null} b
+ * @param {Order} order
+ */
 function compare(a, b, order) {
-  const missing = (v) => v === null || v === undefined || Number.isNaN(v);
-  if (missing(a) || missing(b)) return missing(a) - missing(b);
-  const found = typeof a === "string" ? a.localeCompare(b) : a - b;
+  const missing = (/** @type {unknown} */ v) => v === null || v === undefined || Number.isNaN(v);
+  if (missing(a) || missing(b)) return Number(missing(a)) - Number(missing(b));
+  const found = typeof a === "string" ? a.localeCompare(String(b)) : Number(a) - Number(b);
   return order === "ascending" ? found : -found;
 }
 
-// The clipboard; an old way where the new one is not allowed.
+/**
+ * Copy to the clipboard; in an older way where the new one is not allowed.
+ * @param {string} text
+ * @param {string} done announced when it is copied
+ */
 async function copy(text, done) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = h("textarea", { style: { position: "fixed", opacity: "0" } });
-    area.value = text;
+    const area = h("textarea", { style: { position: "fixed", opacity: "0" }, value: text });
     document.body.append(area);
     area.select();
     document.execCommand("copy");
@@ -90,20 +168,31 @@ async function copy(text, done) {
   }
   say(done);
 }
+/**
+ * @param {string} text
+ * @param {() => string} make what is copied
+ * @param {() => string} done
+ */
 function copyButton(text, make, done) {
   const node = button(text, async () => {
     await copy(make(), done());
     node.textContent = "Copied";
-    setTimeout(() => { node.textContent = text; }, 1200);
+    setTimeout(() => {
+      node.textContent = text;
+    }, 1200);
   });
   return node;
 }
 
-// The theme: as the system says, or as the reader wants.
+// The theme: that of the system, or the reader's choice.
 function themeSwitch() {
   const kinds = ["auto", "light", "dark"];
   let kind = "auto";
-  try { kind = localStorage.getItem("nearfield-theme") ?? "auto"; } catch { /* a file may be denied a store */ }
+  try {
+    kind = localStorage.getItem("nearfield-theme") ?? "auto";
+  } catch {
+    // a page opened from disk may have no storage
+  }
   const node = at("theme");
   const show = () => {
     if (kind === "auto") delete document.documentElement.dataset.theme;
@@ -113,7 +202,11 @@ function themeSwitch() {
   };
   node.addEventListener("click", () => {
     kind = kinds[(kinds.indexOf(kind) + 1) % kinds.length];
-    try { localStorage.setItem("nearfield-theme", kind); } catch { /* then it lasts as long as the page */ }
+    try {
+      localStorage.setItem("nearfield-theme", kind);
+    } catch {
+      // then the choice lasts as long as the page
+    }
     show();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
