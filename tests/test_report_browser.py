@@ -325,6 +325,47 @@ def test_atlas_answers_hover_click_and_keys(page: Any) -> None:
     assert page.evaluate(f"{look}.state.lit.size") == 4
 
 
+def many_classes(categories: int) -> Dataset:
+    """Eighty test classes, whose colours nobody could tell apart, in so many categories."""
+    glyphs, labels = pictures(), np.repeat(np.arange(120), 4)
+    return dataclasses.replace(
+        glyphs,
+        images=np.resize(glyphs.images, (480, *glyphs.images.shape[1:])),
+        labels=labels,
+        class_names=tuple(f"character {i}" for i in range(120)),
+        class_category=np.arange(120) % categories,
+        category_names=tuple(f"script {i}" for i in range(categories)),
+        train_classes=np.arange(40),
+        test_classes=np.arange(40, 120),
+    )
+
+
+@pytest.mark.parametrize(("categories", "colours"), [(5, "Category"), (1, "None")])
+def test_atlas_of_many_classes_is_no_confetti(
+    browser: Any, tmp_path: Path, problems: list[str], categories: int, colours: str
+) -> None:
+    dataset = many_classes(categories)
+    out = tmp_path / "many.html"
+    results = invent(dataset, NAMES[:2], Shape(seeds=2, trials=0, dims=8))
+    out.write_text(render(results, items_of(dataset), Cache(None)), encoding="utf-8")
+    page = opened(browser, out, problems)
+    assert page.locator("#atlas-controls input:checked").locator("..").inner_text() == colours
+    look = "document.querySelector('#atlas-stage canvas').atlas"
+    painted = f"new Set({look}.colours.filter((_, label) => !{look}.state.lit.has(label))).size"
+    assert page.evaluate(painted) == categories
+    page.get_by_label("Highlight classes").fill("character 77")
+    lit = page.evaluate(f"[...{look}.state.lit]")
+    assert len(lit) == 1
+    own, others = page.evaluate(f"[{look}.colours[{lit[0]}], {look}.colours.filter((_, label) => label !== {lit[0]})]")
+    assert page.locator("#atlas-caption .keys span").all_inner_texts() == ["character 77"]
+    assert own not in others
+    assert len(set(others)) == 1
+    page.get_by_label("Class", exact=True).first.check(force=True)
+    assert page.evaluate(f"new Set({look}.colours).size") == 80
+    page.context.close()
+    assert problems == []
+
+
 def test_atlas_shows_pictures_when_near(page: Any) -> None:
     canvas = page.locator("#atlas-stage canvas")
     canvas.scroll_into_view_if_needed()

@@ -2,8 +2,9 @@
 // The atlas: a zoomable map of test embeddings, with images on hover and at close range.
 
 const IMAGES_IN_VIEW = 160; // with so few points in view, images are drawn instead of dots
+const MANY_GROUPS = 30; // colours of more groups than this cannot be told apart
 
-/** @typedef {"class" | "category"} ColourBy */
+/** @typedef {"class" | "category" | "none"} ColourBy */
 
 /** The map: what is drawn where, and in which colours. */
 class Atlas {
@@ -15,7 +16,7 @@ class Atlas {
     this.chosen = chosen;
     this.state = {
       /** @type {ColourBy} */
-      by: "class",
+      by: defaultColours(),
       /** @type {Set<number>} */
       lit: new Set(), // highlighted classes
       k: 1, // zoom
@@ -73,20 +74,30 @@ class Atlas {
     this.paint();
   }
 
+  /** Whether highlighted classes have colours of their own and all others have none. */
+  hasOwnColours() {
+    const { by, lit } = this.state;
+    return by !== "class" && lit.size > 0 && lit.size <= 8;
+  }
+
   /**
    * Choose colours: those of the charts for a few groups, hues spread around the circle for many.
    * Returns the colours of the categories.
    */
   recolour() {
-    const { by } = this.state;
+    const { by, lit } = this.state;
     const base = range(8).map((i) => ink(`--m${i}`));
     const groups = by === "class" ? items.classes.length : items.categories.length;
     const group = range(groups).map((i) => (groups <= 8 ? base[i] : spreadHue(i)));
-    this.colours = range(items.classes.length).map(
-      (label) => group[by === "class" ? label : items.class_category[label]],
-    );
+    const plain = ink("--soft");
+    const highlighted = [...lit];
+    this.colours = range(items.classes.length).map((label) => {
+      if (by === "class") return group[label];
+      if (this.hasOwnColours()) return lit.has(label) ? base[highlighted.indexOf(label)] : plain;
+      return by === "category" ? group[items.class_category[label]] : plain;
+    });
     this.paper = ink("--paper");
-    this.line = ink("--soft");
+    this.line = plain;
     this.draw();
     return group;
   }
@@ -115,8 +126,9 @@ class Atlas {
     const radius = Math.min(7, small * Math.sqrt(state.k * Math.min(1, this.unit() / 560)));
     for (const lit of [false, true]) {
       pen.globalAlpha = lit ? 0.92 : 0.14;
+      const size = lit && this.hasOwnColours() ? 1.5 * radius : radius;
       for (const [i, x, y] of seen) {
-        if (this.isLit(i) === lit && !(near && lit && this.paintImage(i, x, y))) this.paintDot(i, x, y, radius);
+        if (this.isLit(i) === lit && !(near && lit && this.paintImage(i, x, y))) this.paintDot(i, x, y, size);
       }
     }
     pen.globalAlpha = 1;
@@ -238,6 +250,15 @@ class Atlas {
     this.target = to;
     requestAnimationFrame(step);
   }
+}
+
+/**
+ * By class for a few classes, by category for many; plain if there are too many categories too.
+ * @returns {ColourBy}
+ */
+function defaultColours() {
+  if (items.classes.length <= MANY_GROUPS) return "class";
+  return items.categories.length > 1 && items.categories.length <= MANY_GROUPS ? "category" : "none";
 }
 
 function spreadHue(/** @type {number} */ i) {

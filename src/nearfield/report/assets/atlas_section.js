@@ -55,6 +55,7 @@ function colourChoices() {
   /** @type {Choice<ColourBy>[]} */
   const found = [{ value: "class", text: "Class" }];
   if (items.categories.length > 1) found.push({ value: "category", text: "Category" });
+  if (defaultColours() === "none") found.push({ value: "none", text: "None" });
   return found;
 }
 
@@ -74,11 +75,15 @@ function atlasLead(/** @type {number} */ count) {
  * @param {string[]} categoryColours
  */
 function atlasCaption(atlas, categoryColours) {
-  const { state, chosen } = atlas;
+  const { state, colours, chosen } = atlas;
   const lit = [...state.lit];
   const key = (/** @type {string} */ colour, /** @type {string} */ name) =>
     h("span", {}, h("i", { style: { background: colour } }), name);
-  const keys = state.by === "category" ? items.categories.map((name, i) => key(categoryColours[i], name)) : [];
+  const keys = atlas.hasOwnColours()
+    ? lit.map((label) => key(colours[label], className(label)))
+    : state.by === "category"
+      ? items.categories.map((name, i) => key(categoryColours[i], name))
+      : [];
   const names = lit.slice(0, 4).map(className).join(", ") + (lit.length > 4 ? ` and ${lit.length - 4} more` : "");
   const count = Array.from(chosen).filter((item) => state.lit.has(items.labels[item])).length;
   at("atlas-caption").replaceChildren(
