@@ -202,6 +202,18 @@ def test_parts_and_verdicts(page: Any, data: Any) -> None:
     assert page.locator("#board .tag.warn").all_inner_texts() == ["≠ unequal"]
 
 
+def test_methods_below_a_baseline_are_tagged(browser: Any, tmp_path: Path, problems: list[str]) -> None:
+    results = invent(pictures(), NAMES[:3], Shape(seeds=3, trials=0))
+    second = sorted(np.mean([seed.separated["map@r"] for seed in method.seeds]) for method in results.methods)[1]
+    out = tmp_path / "below.html"
+    results = dataclasses.replace(results, floors={"raw pixels": {"map@r": float(second) + 0.01}})
+    out.write_text(render(results, "no data here", Cache(None)), encoding="utf-8")
+    page = opened(browser, out, problems)
+    assert page.locator("#board tbody .tag.warn").all_inner_texts() == ["below baseline"] * 2
+    page.context.close()
+    assert problems == []
+
+
 def test_copies_hold_what_is_in_sight(page: Any, data: Any) -> None:
     page.get_by_label("Filter").fill("similarity")
     page.get_by_role("button", name="CSV").click()
@@ -288,6 +300,7 @@ def test_bias_ledger_draws_every_habit(page: Any, data: Any) -> None:
         cards.nth(number).click()
         assert entry["words"] in page.locator("#bias-words").inner_text()
         assert page.locator("#bias-chart .line").count() == len(entry["places"])
+        assert page.locator("#bias-chart text").all_text_contents()[:2] == entry["sides"]
         moved = sum(place["honest"][1] != place["biased"][1] for place in entry["places"])
         assert page.locator("#bias-chart .up, #bias-chart .down").count() == moved
 

@@ -128,7 +128,8 @@ const breakable = (/** @type {string} */ name) =>
  */
 function boardRow(row, i, { best, metric, frame, wide, edge }) {
   const method = D.methods[row.method];
-  const label = h("button", { type: "button", class: "label", "aria-expanded": "false" }, breakable(method.label));
+  const props = { type: "button", class: "label", title: method.label, "aria-expanded": "false" };
+  const label = h("button", props, breakable(method.label));
   const cells = D.metrics.map((m) => scoreCell(row.scores[m.key], best[m.key], digits[m.key]));
   const interval = row.scores[metric];
   const line = h(

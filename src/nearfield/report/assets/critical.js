@@ -81,9 +81,8 @@ function rankAxis(count, width, x, top, bottom) {
 function differenceMark(difference, count, width, x) {
   const end = x(Math.min(1 + difference, count));
   const d = `M${x(1)},8V16M${x(1)},12H${end}M${end},8V16`;
-  const text = difference >= count - 1 ? "critical difference: all ranks" : "critical difference";
   return [
     s("path", { class: "joined", d, style: { "stroke-width": 1.5 } }),
-    s("text", { class: "soft", x: Math.min(end + 8, width - 150), y: 16 }, text),
+    s("text", { class: "soft", x: Math.min(end + 8, width - 150), y: 16 }, "critical difference"),
   ];
 }

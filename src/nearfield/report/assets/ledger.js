@@ -35,7 +35,7 @@ const rankText = (/** @type {number} */ r) => (Number.isInteger(r) ? String(r) :
  * @param {LedgerEntry} entry
  */
 function ledgerChart(width, entry) {
-  const { places, in_turns, sides = ["honest", "biased"] } = entry;
+  const { places, in_turns, sides } = entry;
   const count = places.length;
   const top = 34;
   const step = 22;

@@ -29,7 +29,7 @@ interface BoardRow {
   bootstrap: Interval | null;
   best: boolean;
   like_best: boolean;
-  below_baseline?: boolean;
+  below_baseline: boolean;
   verdict: { text: string; difference: Interval; p: number } | null;
   seeds: number[];
 }
@@ -102,7 +102,7 @@ interface LedgerEntry {
   baseline: string;
   tau: number | null;
   in_turns: boolean;
-  sides?: [string, string];
+  sides: [string, string]; // what the two rankings are called
   places: LedgerPlace[];
   mean_gain: number | null;
   leaders: number[];
