@@ -102,6 +102,8 @@ ARGUMENTS = [
 @example("kmeans", None, "loo")
 @example("no_such_option", 1, "loo")
 @example("seed", 2**70, "gallery1")
+@example("seed", torch.tensor(3), "gallery1")
+@example("repeats", np.int64(3), "gallery1")
 @example("max_memory_mb", math.inf, "loo")
 @example("fmr", 0.1, "loo")
 def test_one_hostile_argument(argument: str, value: Any, protocol: str) -> None:
@@ -130,6 +132,14 @@ def test_hostile_counts_of_neighbours(k: Any) -> None:
 def test_hostile_settings_of_the_clustering(field: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{field} must"):
         KMeans(**{field: value})
+
+
+def test_whole_numbers_of_other_libraries_are_numbers() -> None:
+    points, classes = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 4
+    known = retrieval_metrics(points, classes, kmeans=KMeans(seed=3, restarts=2), seed=3, protocol="gallery1")
+    for number in (np.int32, np.uint64, torch.tensor):
+        settings: Any = {"kmeans": KMeans(seed=number(3), restarts=number(2)), "seed": number(3)}
+        assert retrieval_metrics(points, classes, protocol="gallery1", **settings) == known
 
 
 def test_messages_say_what_to_do() -> None:

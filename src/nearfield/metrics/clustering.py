@@ -36,9 +36,8 @@ class KMeans:
 
     def __post_init__(self) -> None:
         require_one_of("average", self.average, get_args(Average))
-        whole_number("seed", self.seed, 0, MOST)
-        whole_number("restarts", self.restarts, 1, MOST)
-        whole_number("iterations", self.iterations, 1, MOST)
+        for name, least in (("seed", 0), ("restarts", 1), ("iterations", 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, MOST))
 
 
 def clustering_scores(

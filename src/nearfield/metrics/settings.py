@@ -111,15 +111,16 @@ def read_settings(
         ("protocol", found.protocol, GalleryProtocol),
     ):
         require_one_of(argument, value, get_args(valid))
-    whole_number("seed", found.seed, -(2**63), 2**63 - 1)
-    whole_number("repeats", found.repeats, 1, MOST)
+    seed = whole_number("seed", found.seed, -(2**63), 2**63 - 1)
+    repeats = whole_number("repeats", found.repeats, 1, MOST)
     if not isinstance(found.distributed, bool):
         raise InputError(f"distributed must be True or False; got {found.distributed!r}.")
     if not isinstance(found.kmeans, KMeans):
         raise InputError(f"kmeans must be a nearfield.metrics.KMeans; got {found.kmeans!r}.")
     if not isinstance(found.max_memory_mb, int | float | np.number) or not 0 < found.max_memory_mb < math.inf:
         raise InputError(f"max_memory_mb must be a number above 0; got {found.max_memory_mb!r}.")
-    return replace(found, fmr=tuple(_rate(rate) for rate in _sequence("fmr", found.fmr)))
+    rates = tuple(_rate(rate) for rate in _sequence("fmr", found.fmr))
+    return replace(found, seed=seed, repeats=repeats, fmr=rates)
 
 
 def _sequence(argument: str, value: Sequence[Any]) -> tuple[Any, ...]:
