@@ -18,7 +18,7 @@ from nearfield.metrics.checks import whole_number
 from nearfield.metrics.ranking.vectors import VectorSet
 
 Average = Literal["arithmetic", "geometric"]
-MOST = 2**31 - 1  # faiss counts in 32 bits
+INT32_MAX = 2**31 - 1  # faiss counts in 32 bits
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class KMeans:
     def __post_init__(self) -> None:
         require_one_of("average", self.average, get_args(Average))
         for name, least in (("seed", 0), ("restarts", 1), ("iterations", 1)):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, MOST))
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, INT32_MAX))
 
 
 def clustering_scores(

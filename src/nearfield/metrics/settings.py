@@ -24,7 +24,7 @@ DIAGNOSTICS = ("distance_ratio", "effective_rank", "uniformity")
 METRICS = (*RETRIEVAL, *CLUSTERING, *VERIFICATION, *DIAGNOSTICS, "counts")
 DEFAULT_METRICS = ("recall", "r_precision", "map_at_r", "nmi")
 DEFAULT_KS = (1, 2, 4, 8)
-MOST = 2**53  # whole numbers up to here are exact in float64
+LARGEST_EXACT = 2**53  # whole numbers up to here are exact in float64
 
 Ties = Literal["expected", "optimistic", "pessimistic"]
 Denominator = Literal["matched", "all"]
@@ -100,7 +100,7 @@ def read_settings(
         raise InputError(f"metrics must name at least one of {', '.join(METRICS)}; got none.")
     for name in names:
         require_one_of("metrics", name, METRICS)
-    depths = tuple(whole_number("ks", k, 1, MOST) for k in _sequence("ks", ks))
+    depths = tuple(whole_number("ks", k, 1, LARGEST_EXACT) for k in _sequence("ks", ks))
     if "recall" in names and not depths:
         raise InputError("ks must hold at least one number for recall; got none.")
     found = EvalSettings(depths, names, distance, ties, **options)
@@ -112,7 +112,7 @@ def read_settings(
     ):
         require_one_of(argument, value, get_args(valid))
     seed = whole_number("seed", found.seed, -(2**63), 2**63 - 1)
-    repeats = whole_number("repeats", found.repeats, 1, MOST)
+    repeats = whole_number("repeats", found.repeats, 1, LARGEST_EXACT)
     if not isinstance(found.distributed, bool):
         raise InputError(f"distributed must be True or False; got {found.distributed!r}.")
     if not isinstance(found.kmeans, KMeans):
