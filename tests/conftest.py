@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("nearfield", deadline=None)  # how long a case takes says more of the machine than of the code
+settings.load_profile("nearfield")
 
 torch.set_num_threads(1)
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
