@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 from nearfield.bench.results import BenchResults
-from nearfield.config import BenchConfig, build_config
+from nearfield.config import BenchConfig, build_config, leaves
 from nearfield.errors import InputError
 
 NAMES = {"nearfield": "Nearfield", "commit": "Commit", "python": "Python", "torch": "PyTorch", "numpy": "NumPy"}
@@ -16,17 +15,9 @@ NAMES = {"nearfield": "Nearfield", "commit": "Commit", "python": "Python", "torc
 
 def command(config: BenchConfig) -> str:
     """The command that runs this bench, with every key that differs from its default."""
-    default = dict(_leaves(BenchConfig().model_dump(mode="json")))
-    changed = [(k, v) for k, v in _leaves(config.model_dump(mode="json")) if k not in default or default[k] != v]
+    default = leaves(BenchConfig().model_dump(mode="json"))
+    changed = [(k, v) for k, v in leaves(config.model_dump(mode="json")).items() if k not in default or default[k] != v]
     return " ".join(["nearfield bench", *(f"--set {shlex.quote(f'{key}={_toml(value)}')}" for key, value in changed)])
-
-
-def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _toml(value: Any) -> str:

@@ -17,7 +17,7 @@ from nearfield.analysis.lint.catalogue import ENOUGH_CLASSES, ENOUGH_HELD_OUT, E
 from nearfield.bench.protocols import Protocol, protocol
 from nearfield.bench.results import BenchResults
 from nearfield.bench.search import space_of
-from nearfield.config import BenchConfig, Config, DataConfig, MethodConfig, RunConfig, build_config
+from nearfield.config import BenchConfig, DataConfig, MethodConfig, RunConfig, build_config, leaves
 from nearfield.data.dataset import Dataset
 from nearfield.data.splits import held_out
 from nearfield.errors import InputError
@@ -177,12 +177,12 @@ def _repeats(runs: Sequence[RunConfig]) -> Iterator[Sin]:
 
 
 def _unequal(runs: Sequence[RunConfig], skip: str | None) -> Iterator[Sin]:
-    flat = [(_title(run.method), _leaves(run) | {"model.dim": _size(run)}) for run in runs]
+    flat = [(_title(run.method), leaves(run.model_dump()) | {"model.dim": _size(run)}) for run in runs]
     for code, keys in EQUAL.items():
         for key in keys:
             values: dict[Hashable, set[str]] = defaultdict(set)
-            for name, leaves in flat:
-                values[leaves[key]].add(name)
+            for name, found in flat:
+                values[found[key]].add(name)
             if len(values) > 1 and code != skip:
                 found = "; ".join(f"{value}: {', '.join(sorted(names))}" for value, names in values.items())
                 yield Sin(code, key, found)
@@ -196,15 +196,6 @@ def _size(run: RunConfig) -> str:
 def _setting(run: RunConfig) -> str:
     """The part of a configuration that tuning varies."""
     return run.method.model_dump_json() + run.optimizer.model_dump_json()
-
-
-def _leaves(config: Config, prefix: str = "") -> dict[str, Any]:
-    """Every value of a configuration under its dotted key."""
-    found: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, Config) else {prefix + name: value}
-    return found
 
 
 def _title(method: MethodConfig) -> str:
