@@ -181,8 +181,8 @@ def _unequal(runs: Sequence[RunConfig], skip: str | None) -> Iterator[Sin]:
     for code, keys in EQUAL.items():
         for key in keys:
             values: dict[Hashable, set[str]] = defaultdict(set)
-            for name, found in flat:
-                values[found[key]].add(name)
+            for name, given in flat:
+                values[given[key]].add(name)
             if len(values) > 1 and code != skip:
                 found = "; ".join(f"{value}: {', '.join(sorted(names))}" for value, names in values.items())
                 yield Sin(code, key, found)
