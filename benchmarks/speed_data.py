@@ -2,7 +2,7 @@
 
     python benchmarks/speed_data.py [--quick] [--threads N] [--workers N ...]
 
-All three give float batches by the same recipe (resize, random resized crop, flip, pixel values), in turns in one
+All three give float batches by the same augmentation (resize, random resized crop, flip, pixel values), in turns in one
 process; times are ratios of neighbouring rounds. The pictures are CUB-200-2011 if NEARFIELD_DATA holds it, else JPEGs
 of 500 x 375 generated for the purpose.
 """
@@ -16,16 +16,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
 
 if not __package__:  # started as a script
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.measure import print_table
+from nearfield import data
+from nearfield.data import augment, loader
+from nearfield.data.augment import Augmentation
+from nearfield.data.readers import folder as class_folders
+from nearfield.models.torchvision_shim import torchvision
 
 BATCH = 64
-RECIPES = {"128 to 112 px": {}, "256 to 227 px": {"size": 256, "side": 227}}
+SIZES = {"128 to 112 px": (128, 112), "256 to 227 px": (256, 227)}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TITLES = {
     "torchvision": "torchvision ImageFolder + DataLoader",
     "fly": "ours, decoded on the fly",
@@ -35,9 +48,6 @@ TITLES = {
 
 def pictures(scratch: Path) -> tuple[Path, str]:
     """A folder of class folders, and what is in it."""
-    import numpy as np
-    from PIL import Image
-
     real = Path(os.environ.get("NEARFIELD_DATA", "")) / "CUB_200_2011" / "images"
     if real.is_dir():
         return real, "CUB-200-2011"
@@ -50,26 +60,33 @@ def pictures(scratch: Path) -> tuple[Path, str]:
     return scratch, "generated JPEGs of 500 x 375"
 
 
-def pipelines(folder: Path, recipe: Any, images: int, workers: int) -> dict[str, Callable[[], Iterator[Any]]]:
+def values(images: Tensor) -> Tensor:
+    """From uint8 images (..., 3, S, S) to float32 of mean 0 and variance 1."""
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    return (images * (1 / 255 / std)).sub_(mean / std)
+
+
+def peer_transform(chosen: Augmentation) -> Any:
+    """The whole way from a Pillow image to a float32 tensor (3, S, S), by torchvision."""
+    torchvision()
+    from torchvision.transforms import v2
+
+    window = v2.RandomResizedCrop(chosen.side, scale=(chosen.scale, 1.0), antialias=True)
+    return v2.Compose(
+        [v2.RGB(), v2.Resize(chosen.size), window, v2.RandomHorizontalFlip(), v2.PILToTensor(), v2.Lambda(values)]
+    )
+
+
+def pipelines(folder: Path, chosen: Augmentation, images: int, workers: int) -> dict[str, Callable[[], Iterator[Any]]]:
     """What is compared: functions that start one pass over the same `images` pictures."""
-    import numpy as np
-    import torch
-    from torch.utils.data import DataLoader, Subset
-
-    from nearfield import data
-    from nearfield.data import augment, loader
-    from nearfield.data.readers import folder as class_folders
-    from nearfield.models.torchvision_shim import torchvision
-
-    plain = torchvision().datasets.ImageFolder(str(folder), transform=augment.transform(recipe, train=True))
-    lazy = augment.images_for(class_folders.load(folder), recipe, train=True)
+    plain = torchvision().datasets.ImageFolder(str(folder), transform=peer_transform(chosen))
+    lazy = augment.images_for(class_folders.load(folder), chosen, train=True)
     cached = data.decoded(lazy)
     rows = np.random.default_rng(0).permutation(len(plain))[:images]
     batches = [part.tolist() for part in np.array_split(rows, len(rows) // BATCH)]
-    values = augment.pixel_values(recipe.values)
 
     def ours(dataset: data.Dataset) -> Iterator[torch.Tensor]:
-        return (values(batch) for batch in loader.loader(dataset, batches, recipe, train=True, workers=workers))
+        return (values(batch) for batch in loader.loader(dataset, batches, chosen, train=True, workers=workers))
 
     def peer() -> Iterator[torch.Tensor]:
         return (batch for batch, _ in DataLoader(Subset(plain, rows.tolist()), BATCH, num_workers=workers))
@@ -94,18 +111,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, os.cpu_count() or 1])
     arguments, _ = parser.parse_known_args()
 
-    import torch
-
-    from nearfield.data import augment
-
     torch.set_num_threads(arguments.threads)
     images, rounds = (256, 1) if arguments.quick else (1024, 7)
     table = []
     with tempfile.TemporaryDirectory() as scratch:
         folder, title = pictures(Path(scratch))
-        for name, changes in RECIPES.items():
+        for name, (size, side) in SIZES.items():
+            chosen = replace(augment.augmentation("small"), size=size, side=side)
             for workers in arguments.workers:
-                starts = pipelines(folder, augment.recipe("small", **changes), images, workers)
+                starts = pipelines(folder, chosen, images, workers)
                 found: dict[str, list[float]] = {key: [] for key in starts}
                 for _ in range(rounds + 1):  # the first one warms up the page cache
                     for key, start in starts.items():

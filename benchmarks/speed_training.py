@@ -304,15 +304,13 @@ def chunks(networks: list[str], threads: int, rounds: int) -> None:
     for network in networks:
         common = {"who": "ours", "method": "multi_similarity", "network": network}
         cases = [common | {"batch": batch, "chunk": chunk} for batch, chunk in CHUNKED]
-        for case in cases:
-            whole = cases[0]
+        whole = cases[0]
+        for case, (batch, chunk) in zip(cases, CHUNKED, strict=True):
             (base, times), (_, mb) = in_turns([whole, case], threads, rounds)
-            share = case["batch"] / whole["batch"]
-            name = "whole" if case["chunk"] is None else str(case["chunk"])
+            share = batch / CHUNKED[0][0]
+            name = "whole" if chunk is None else str(chunk)
             cost = f"{_ratio(times, base) / share:.2f}"
-            rows.append(
-                [network, str(case["batch"]), name, f"{1e3 * statistics.median(times):,.0f}", cost, f"{mb:.0f}"]
-            )
+            rows.append([network, str(batch), name, f"{1e3 * statistics.median(times):,.0f}", cost, f"{mb:.0f}"])
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\nSteps on random pictures of {SIDE} px, multi_similarity, {threads} thread(s).")
     print("x: time of an image as a multiple of that in a whole step of 64. MB: peak extra memory of a step.\n")

@@ -30,7 +30,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 def make_loss(name: str, dim: int, **params: Any) -> torch.nn.Module:
     """A loss with what it must be told, its parameters from the same numbers every time."""
-    needed = {"num_classes": C, "dim": dim}
+    needed: dict[str, Any] = {"num_classes": C, "dim": dim}
     wanted = losses.method(name).parameters
     torch.manual_seed(0)
     return losses.create(name, **{k: v for k, v in needed.items() if k in wanted}, **params)
@@ -210,14 +210,15 @@ def _scores(seed: int) -> str | None:
     n, d, classes = int(rng.integers(2, 40)), int(rng.integers(1, 6)), int(rng.integers(1, 8))
     x = rng.integers(-2, 3, (n, d)) if rng.random() < 0.5 else rng.standard_normal((n, d))
     labels = rng.integers(0, classes, n)
-    distance = str(rng.choice(["cosine", "euclidean"]))
+    distances: tuple[Literal["cosine", "euclidean"], ...] = ("cosine", "euclidean")
+    distance = distances[int(rng.integers(2))]
     try:
         found = retrieval_metrics(
             torch.from_numpy(x.astype(np.float64)),
             torch.from_numpy(labels),
             (1, 2, 5),
             metrics=("recall", "r_precision", "map_at_r"),
-            distance=distance,  # type: ignore[arg-type]
+            distance=distance,
         )
     except NearfieldError:
         counts = np.bincount(labels)

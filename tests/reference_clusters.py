@@ -125,7 +125,8 @@ def structured_clustering(pairs: Pairs, gamma: float = 1.0, squared: bool = Fals
 
 def episode(labels: list[int], support: int | None) -> tuple[dict[int, list[int]], list[int]]:
     """Support rows of each class and query rows: in each class the first half, or the first `support`, and the rest."""
-    supports, queries = {}, []
+    supports: dict[int, list[int]] = {}
+    queries: list[int] = []
     for y in sorted(set(labels)):
         rows = [i for i, label in enumerate(labels) if label == y]
         shots = max(1, len(rows) // 2) if support is None else support

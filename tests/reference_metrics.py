@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
+
 TIE = 1e-14  # scores closer than this, relative to the largest, are equal
 
 
-def pair_score(query: NDArray, item: NDArray, distance: str) -> float:
+def pair_score(query: Array, item: Array, distance: str) -> float:
     """Similarity of two vectors, higher is nearer, summed without rounding."""
     if distance == "hamming":
         return -float(np.sum((query > 0) != (item > 0)))
@@ -22,15 +25,15 @@ def pair_score(query: NDArray, item: NDArray, distance: str) -> float:
     return math.fsum(float(a) * float(b) for a, b in zip(query, item, strict=True)) / norms if norms else 0.0
 
 
-def score_matrix(queries: NDArray, items: NDArray, distance: str) -> NDArray:
+def score_matrix(queries: Array, items: Array, distance: str) -> Array:
     """`pair_score` of all pairs in float64, for sets too large for sums without rounding."""
     queries, items = queries.astype(np.float64), items.astype(np.float64)
     if distance == "hamming":
-        return -((queries > 0)[:, None] != (items > 0)[None]).sum(-1).astype(np.float64)
+        return -np.asarray(((queries > 0)[:, None] != (items > 0)[None]).sum(-1), np.float64)
     if distance == "euclidean":
-        return -np.square(queries[:, None] - items[None]).sum(-1)
+        return -np.asarray(np.square(queries[:, None] - items[None]).sum(-1))
     units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, items)]
-    return units[0] @ units[1].T
+    return np.asarray(units[0] @ units[1].T)
 
 
 def ranked_groups(scores: Sequence[float], relevant: Sequence[bool]) -> list[tuple[int, int]]:
@@ -110,11 +113,11 @@ def _add_hit(
 
 
 def all_query_scores(
-    embeddings: NDArray,
-    labels: Sequence[int],
+    embeddings: Array,
+    labels: Sequence[int] | Array,
     ks: Sequence[int],
-    gallery: NDArray | None = None,
-    gallery_labels: Sequence[int] | None = None,
+    gallery: Array | None = None,
+    gallery_labels: Sequence[int] | Array | None = None,
     distance: str = "cosine",
     ties: str = "expected",
 ) -> list[dict[str, float] | None]:
@@ -135,7 +138,7 @@ def mean_scores(per_query: Sequence[dict[str, float] | None]) -> dict[str, float
     return {name: math.fsum(scores[name] for scores in kept) / len(kept) for name in kept[0]}
 
 
-def compared(embeddings: NDArray, distance: str) -> NDArray:
+def compared(embeddings: Array, distance: str) -> Array:
     """The vectors that diagnostics describe: of unit length for cosine, signs for Hamming, as given for Euclidean."""
     rows = np.asarray(embeddings, dtype=np.float64)
     if distance == "hamming":
@@ -143,19 +146,19 @@ def compared(embeddings: NDArray, distance: str) -> NDArray:
     return unit_rows(rows) if distance == "cosine" else rows
 
 
-def unit_rows(rows: NDArray) -> NDArray:
+def unit_rows(rows: Array) -> Array:
     """Every row divided by its length; a row of zeros stays one."""
     return np.stack([row / math.hypot(*row) if math.hypot(*row) else row for row in rows])
 
 
-def uniformity(embeddings: NDArray, distance: str) -> float:
+def uniformity(embeddings: Array, distance: str) -> float:
     """log of the mean of exp(-2 |x - y|^2) over all pairs of two different rows, scaled to unit length."""
     rows = unit_rows(compared(embeddings, distance))
     pairs = [math.exp(-2 * math.fsum((x - y) ** 2)) for x, y in combinations(rows, 2)]
     return math.log(math.fsum(pairs) / len(pairs))
 
 
-def effective_rank(embeddings: NDArray, distance: str) -> float:
+def effective_rank(embeddings: Array, distance: str) -> float:
     """exp of the entropy of the singular values divided by their sum."""
     values = np.linalg.svd(compared(embeddings, distance), compute_uv=False)
     shares = [value / values.sum() for value in values if value > 0]

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 
 def unit(v: Tensor) -> Tensor:
-    return v / v.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    length: Tensor = v.norm(dim=1, keepdim=True)
+    return v / length.clamp(min=1e-12)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

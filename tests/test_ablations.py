@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from benches import Noise, fake_results
 from hypothesis import given
@@ -43,7 +44,7 @@ VARIED = {  # the only keys of a run, or of its method, that may differ between 
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in values.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
@@ -234,7 +235,7 @@ def test_figures_are_legible_and_complete(name: str, seeds: int) -> None:
     outcome = outcome_of(name, {v: 0.4 + 0.1 * (i % 3) for i, v in enumerate(study.values)}, seeds=seeds)
     figure = ablation_figure(outcome)
     assert_legible(figure)
-    dots = sum(len(one.get_xdata()) for axes in figure.axes for one in axes.lines if one.get_marker() == "o")
+    dots = sum(np.size(one.get_xdata()) for axes in figure.axes for one in axes.lines if one.get_marker() == "o")
     printed = sum(len(numbers) for paper in study.papers for numbers in paper.numbers.values())
     assert dots == sum(len(curve.scores) for curve in outcome.curves) + printed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,13 @@ class WrongGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-        return 5 * ctx.saved_tensors[0]
+        x: torch.Tensor = ctx.saved_tensors[0]
+        return 5 * x
 
 
 def test_a_wrong_gradient_is_caught() -> None:
-    failed = {check.name for check in certify(lambda x, y: WrongGradient.apply(x)) if not check.passed}
+    wrong: Callable[[torch.Tensor], torch.Tensor] = WrongGradient.apply
+    failed = {check.name for check in certify(lambda x, y: wrong(x)) if not check.passed}
     assert failed == {"finite differences", "grad_output"}
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import pair_loss
 from reference import Pairs, batches, leaf_pairs, pairs_of, prepare
 from reference_clusters import Clusters, nmi, prototypical, prototypical_of_x, structured_clustering
 from torch import Tensor
@@ -41,7 +42,7 @@ def agree(
     name: str, slow: Callable[..., Tensor], x: Tensor, labels: Tensor, tolerance: float = 1e-9, **params: Any
 ) -> None:
     """Value, gradient of the embeddings and pair weights."""
-    loss = losses.create(name, **params)
+    loss = pair_loss(name, **params)
     normalize = params.pop("normalize", name == "structured_clustering")
     value, grad = value_and_gradient(loss, x, labels)
     weights = pair_weights(loss, x, labels)
@@ -249,7 +250,7 @@ def test_identical_items_have_a_margin_and_no_gradient() -> None:
 
 def test_weights_are_plus_and_minus_one_over_distance_on_few_pairs() -> None:
     x, labels = ZOO["random"]
-    loss = losses.create("structured_clustering")
+    loss = pair_loss("structured_clustering")
     weights = pair_weights(loss, x, labels)
     d = torch.cdist(prepare(x, True), prepare(x, True))
     slopes = -weights * d
@@ -262,7 +263,7 @@ def test_weights_are_plus_and_minus_one_over_distance_on_few_pairs() -> None:
 
 
 def test_last_tells_how_much_was_evaluated() -> None:
-    loss = losses.create("structured_clustering")
+    loss = pair_loss("structured_clustering")
     loss(*ZOO["random"])
     assert loss.last["anchors"] == 24
     assert loss.last["unusable_anchors"] == 0
@@ -327,7 +328,7 @@ def test_support_items_share_the_gradient_of_their_prototype() -> None:
 def test_pair_weights_of_prototypes_give_the_gradient() -> None:
     """With what the norms contribute: dL/d|q|^2 = 0, as the weights of a query add up to 0, and dL/d|mu|^2 / n^2."""
     x, labels = ZOO["unequal"]
-    loss = losses.create("prototypical")
+    loss = pair_loss("prototypical")
     weights = pair_weights(loss, x, labels)
     _, grad = value_and_gradient(loss, x, labels)
     leaves = leaf_pairs(pairs_of(x, labels, normalize=False))

@@ -47,7 +47,7 @@ def test_digest_depends_on_every_value() -> None:
 
 def test_values_are_frozen() -> None:
     with pytest.raises(ValidationError):
-        RunConfig().seed = 3  # type: ignore[misc]
+        RunConfig().seed = 3
 
 
 @pytest.mark.parametrize(

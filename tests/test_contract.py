@@ -17,11 +17,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import narrow
 from reference import batches
 from torch import Tensor, nn
 
 from nearfield import losses
 from nearfield.errors import InputError, NearfieldError
+from nearfield.losses.neighbourhood import MultiSimilarity
+from nearfield.losses.protocols import Counted
 from nearfield.losses.registry import Real, Whole
 from nearfield.pairs import PairLoss, pair_weights
 from nearfield.pairs.mining import MINERS
@@ -151,7 +154,7 @@ def test_block_size_does_not_matter_to_ties_among_many_positives() -> None:
     labels = torch.repeat_interleave(torch.arange(4), torch.tensor([12, 3, 3, 2]))
     x = torch.randint(-1, 2, (20, 3), generator=generator).double()
     for mining in ("all", "hard", "semihard", "facenet", "pml"):
-        params = {"mining": mining, "distance": "cosine", "margin": 1.0, "normalize": False}
+        params: dict[str, Any] = {"mining": mining, "distance": "cosine", "margin": 1.0, "normalize": False}
         expected = run(losses.create("triplet", **params), x, labels)
         for rows in (1, 2, 5):
             close(run(losses.create("triplet", **params, block_rows=rows), x, labels), expected)
@@ -304,6 +307,7 @@ def test_degenerate_batches_are_finite_and_have_a_graph(member: str) -> None:
         assert value.shape == (), batch
         assert bool(value.isfinite()), batch
         assert bool(grad.isfinite().all()), batch
+        assert isinstance(loss, Counted)
         if loss.last["anchors"] == loss.last["unusable_anchors"]:
             assert value.item() == 0, batch
             assert not bool(grad.any()), batch
@@ -402,9 +406,9 @@ def test_nan_in_references_proxies_and_pair_weights() -> None:
     value, grad = run(make("multi_similarity"), x, labels, refs, labels)
     assert bool(value.isnan())
     assert bool(grad.isnan().all())
-    assert bool(pair_weights(make("multi_similarity"), refs, labels).isnan().all())
+    assert bool(pair_weights(narrow(PairLoss, make("multi_similarity")), refs, labels).isnan().all())
     loss = make("proxy_anchor", miner=MINERS["multi_similarity"]())
-    loss.proxies.data[2, 2] = float("nan")
+    loss.get_parameter("proxies").data[2, 2] = float("nan")
     assert bool(loss(x, labels).isnan())
 
 
@@ -790,7 +794,7 @@ def test_presets_build_and_run(name: str) -> None:
 
 
 def test_parameters_override_a_preset() -> None:
-    loss = losses.create("multi_similarity", preset="code", beta=7.0)
+    loss = narrow(MultiSimilarity, losses.create("multi_similarity", preset="code", beta=7.0))
     assert (loss.beta, loss.lam) == (7.0, 0.5)
 
 

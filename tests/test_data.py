@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow import pixels_of
 from PIL import Image
 
 from nearfield import data
@@ -177,8 +178,8 @@ assert not new & {"torch", "matplotlib", "sklearn"}, new
 
 def test_digits() -> None:
     digits = data.load("digits")
-    assert digits.images.shape == (1797, 8, 8)
-    assert (digits.images.min(), digits.images.max()) == (0, 255)
+    assert pixels_of(digits).shape == (1797, 8, 8)
+    assert (pixels_of(digits).min(), pixels_of(digits).max()) == (0, 255)
     assert digits.train_classes.tolist() == [0, 1, 2, 3, 4]
     assert digits.test_classes.tolist() == [5, 6, 7, 8, 9]
 

@@ -147,7 +147,7 @@ def test_an_unreadable_archive(damage: str, tmp_path: Path, cache: Path) -> None
     packed = pack(tmp_path / "here", tmp_path / "CUB_200_2011.tgz")
     content = bytearray(packed.read_bytes())
     content[len(content) // 2] ^= 255
-    changed = {
+    changed: dict[str, bytes | bytearray] = {
         "cut short": content[: len(content) // 2],
         "one byte": content,
         "not an archive": b"<html>404</html>",

@@ -7,11 +7,13 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from narrow import pixels_of
 
 from nearfield import data
 from nearfield.errors import InputError
@@ -32,7 +34,7 @@ def test_features_in_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", features=X.astype(np.float16), labels=Y, paths=np.array(["a"] * 24))
     dataset = data.load(str(tmp_path / "x.npz"))
     assert dataset.are_features
-    assert dataset.images.dtype == np.float16
+    assert pixels_of(dataset).dtype == np.float16
     assert dataset.class_names == tuple("12345678")
     assert dataset.train_classes.tolist() == [0, 1, 2, 3]
     np.savez(tmp_path / "y.npz", embeddings=X, labels=Y, split=np.where(Y < 3, "test", "train"), category=Y % 2)
@@ -75,7 +77,7 @@ def test_images_in_an_npz(tmp_path: Path) -> None:
         ({"features": np.array([{}]), "labels": Y}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_with_arrays_is_named(tmp_path: Path, arrays: dict[str, np.ndarray], words: str) -> None:
+def test_what_is_wrong_with_arrays_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(InputError, match=words):
         data.load(str(tmp_path / "x.npz"))
@@ -146,7 +148,7 @@ def test_the_real_features_of_cub(real_data: Path) -> None:
     if not path.is_file():
         pytest.skip("NEARFIELD_DATA has no features of CUB")
     dataset = data.load(str(path))
-    assert dataset.images.shape == (11788, 1280)
+    assert pixels_of(dataset).shape == (11788, 1280)
     assert (len(dataset.train_rows()), len(dataset.test_rows())) == (5864, 5924)
 
 
@@ -175,16 +177,16 @@ def test_omniglot_is_split_by_alphabets_and_shrunk_by_area(tmp_path: Path, monke
     monkeypatch.setenv("NEARFIELD_DATA", str(tmp_path))
     assert "omniglot" in data.names()
     dataset = data.load("omniglot")
-    assert dataset.images.shape == (24, 28, 28)
+    assert pixels_of(dataset).shape == (24, 28, 28)
     assert dataset.category_names == ("Old Norse", "Greek", "Tagalog")
     assert dataset.class_names[0] == "Old Norse 1"
     assert dataset.train_classes.tolist() == [0, 1, 4, 5]
     exact = 255 * (1 - ink.reshape(24, 35, 3, 35, 3).mean(axis=(2, 4)))
     assert np.abs(data.load("omniglot", size=35).images - exact).max() <= 0.5
-    whole = data.load("omniglot", size=105).images
+    whole = pixels_of(data.load("omniglot", size=105))
     assert np.array_equal(whole, 255 * (1 - ink))
     for size in (28, 40):  # no ink is lost
-        shrunk = data.load("omniglot", size=size).images
+        shrunk = pixels_of(data.load("omniglot", size=size))
         assert abs((255 - shrunk.astype(float)).mean() - 255 * ink.mean()) < 0.2
     with pytest.raises(InputError, match=r"size must be in 1\.\.105"):
         data.load("omniglot", size=106)
@@ -195,7 +197,7 @@ def test_omniglot_is_split_by_alphabets_and_shrunk_by_area(tmp_path: Path, monke
 def test_omniglot_can_be_added(tmp_path: Path) -> None:
     packed_omniglot(tmp_path / "somewhere.npz")
     data.add("omniglot", tmp_path / "somewhere.npz")
-    assert data.load("omniglot", size=35).images.shape == (24, 35, 35)
+    assert pixels_of(data.load("omniglot", size=35)).shape == (24, 35, 35)
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     with pytest.raises(InputError, match="is not the packed Omniglot"):
         data.add("omniglot", tmp_path / "other.npz")
@@ -206,7 +208,7 @@ def test_the_real_omniglot(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("NEARFIELD_DATA has no omniglot.npz")
     monkeypatch.setenv("NEARFIELD_DATA", str(real_data))
     dataset = data.load("omniglot")
-    assert dataset.images.shape == (32460, 28, 28)
+    assert pixels_of(dataset).shape == (32460, 28, 28)
     assert len(dataset.category_names) == 50
     assert [len(np.unique(dataset.class_category[c])) for c in (dataset.train_classes, dataset.test_classes)] == [
         30,

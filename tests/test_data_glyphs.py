@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow import pixels_of
 
 from nearfield import data
 from nearfield.data import Dataset, DataWarning
@@ -71,7 +72,7 @@ def codepoints(dataset: Dataset) -> list[int]:
 
 
 def test_counts_and_halves(whole: Dataset) -> None:
-    assert whole.images.shape[1:] == (32, 32)
+    assert pixels_of(whole).shape[1:] == (32, 32)
     assert len(whole.class_names) == len(set(whole.class_names)) >= 1500
     assert np.bincount(whole.labels).min() >= 6
     assert abs(len(whole.train_classes) - len(whole.test_classes)) <= 1
@@ -79,8 +80,8 @@ def test_counts_and_halves(whole: Dataset) -> None:
         per_category = np.bincount(whole.class_category[half], minlength=len(whole.category_names))
         assert len(per_category) >= 12
         assert per_category.min() >= 10
-    assert whole.images.nbytes < 25e6
-    assert not whole.images.reshape(len(whole.images), -1).std(axis=1).min() < 3.0
+    assert pixels_of(whole).nbytes < 25e6
+    assert not pixels_of(whole).reshape(len(whole.images), -1).std(axis=1).min() < 3.0
 
 
 def test_raw_pixels_are_above_chance_and_far_from_enough(whole: Dataset) -> None:
@@ -101,7 +102,7 @@ def test_an_image_of_a_class_comes_from_many_fonts(whole: Dataset, faces: tuple[
 
 
 def test_images_of_a_class_differ(whole: Dataset) -> None:
-    digests = {hashlib.sha256(image.tobytes()).digest() for image in whole.images}
+    digests = {hashlib.sha256(image.tobytes()).digest() for image in pixels_of(whole)}
     assert len(digests) == len(whole.images)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import pixels_of
 from PIL import Image
 
 from nearfield import data
@@ -68,14 +69,14 @@ def test_they_are_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_arrays_and_features() -> None:
     digits = data.load("digits")
-    images = digits.images.copy()
+    images = pixels_of(digits).copy()
     train, test = digits.train_rows(), digits.test_rows()
     images[test[5]] = images[train[9]]
     copied = replace(digits, images=images)
     assert Leak(int(train[9]), int(test[5]), None) in find_leaks(copied, 0)
     features = replace(digits, images=images.reshape(len(images), -1).astype(np.float32))
     assert find_leaks(features) == [Leak(int(train[9]), int(test[5]), None)]
-    assert find_leaks(replace(features, images=digits.images.reshape(len(images), -1).astype(np.float32))) == []
+    assert find_leaks(replace(features, images=pixels_of(digits).reshape(len(images), -1).astype(np.float32))) == []
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,8 @@ def test_counts_that_are_not_known_are_not_claimed(
 ) -> None:
     monkeypatch.setattr(glyphs, "PINNED", ("0", "0", "0"))  # other versions draw other glyphs
     monkeypatch.setenv("NEARFIELD_DATA", str(tmp_path))
-    for content in ({"class_alphabet": np.zeros(3)}, {}):
+    contents: list[dict[str, Any]] = [{"class_alphabet": np.zeros(3)}, {}]
+    for content in contents:
         np.savez(tmp_path / "omniglot.npz", **content)
         assert listed(capsys)["omniglot"] == {"name": "omniglot"}
     assert listed(capsys)["glyphs"] == {"name": "glyphs"}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import pixels_of
 from PIL import Image
 
 from nearfield import data
@@ -200,7 +201,7 @@ def test_grey_arrays_make_batches_too() -> None:
 
 def test_features_make_none() -> None:
     digits = data.load("digits")
-    features = replace(digits, images=digits.images.reshape(1797, -1).astype(np.float32))
+    features = replace(digits, images=pixels_of(digits).reshape(1797, -1).astype(np.float32))
     assert images_for(features, SMALL, train=True) is features
     with pytest.raises(InputError, match="must have pixels to be cropped"):
         next(loader(features, [[0]], SMALL, train=True))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from nearfield import data
-from nearfield.data import Dataset, Pictures, Stored, pixel_cache
+from nearfield.data import Dataset, Pictures, Stored
 from nearfield.data.pictures import BLOCK, Paths, decode, digests_of, map_in_order, resized
 from nearfield.errors import InputError, RunError
 
@@ -235,7 +235,7 @@ def test_a_full_disk_is_a_run_error(photos: Dataset, cache: Path, monkeypatch: p
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pixel_cache.np, "save", full)
+    monkeypatch.setattr(np, "save", full)
     with pytest.raises(RunError, match="No space left on device"):
         data.decoded(photos)
     assert not list((cache / "pixels").iterdir())
@@ -277,7 +277,7 @@ def test_two_processes_may_build_it_at_once(photos: Dataset, tmp_path: Path, cac
 
 def test_the_slower_of_two_throws_its_own_away(photos: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one process decodes, another finishes the same cache."""
-    once = []
+    once: list[Dataset] = []
 
     def other(done: int, total: int) -> None:
         if not once:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_a_parquet_table(tmp_path: Path, rows: Rows) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="the extra `parquet` is not installed")
     from pyarrow import parquet
 
-    numbers = [{**row, "label": int(row["label"]), "split": "train"} for row in rows]
+    numbers: list[dict[str, Any]] = [{**row, "label": int(row["label"]), "split": "train"} for row in rows]
     for row in numbers[:16]:
         row["split"] = "test" if row["label"] > 6 else "train"
     expected = data.load(str(table(tmp_path, [{k: str(v) for k, v in row.items()} for row in numbers])))

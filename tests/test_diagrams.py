@@ -6,6 +6,7 @@ import re
 from itertools import combinations
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from benches import Noise, fake_results
 from matplotlib.figure import Figure
@@ -72,7 +73,8 @@ def test_slopes_are_legible(count: int, name: str) -> None:
 
 def thick_lines(figure: Figure, width: float) -> list[tuple[list[float], list[float]]]:
     (axes,) = figure.axes
-    return [(list(one.get_xdata()), list(one.get_ydata())) for one in axes.lines if one.get_linewidth() == width]
+    lines = [one for one in axes.lines if one.get_linewidth() == width]
+    return [(np.asarray(one.get_xdata()).tolist(), np.asarray(one.get_ydata()).tolist()) for one in lines]
 
 
 def test_a_bar_spans_its_group() -> None:

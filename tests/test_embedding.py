@@ -115,11 +115,10 @@ def test_interruptions_cost_one_part_and_change_nothing(
     embed_to_file(model, dataset, tmp_path / "whole.npz")
     out, parts = tmp_path / "stopped.npz", tmp_path / "stopped.npz.parts"
     embedded: list[int] = []
-    real = embed_dataset.embed
 
     def counting(model: EmbeddingModel, images: Any, *rest: Any) -> torch.Tensor:
         embedded.append(len(images))
-        return real(model, images, *rest)
+        return embed(model, images, *rest)
 
     monkeypatch.setattr(embed_dataset, "embed", counting)
     for stop in (1, 450, 700, 1797):
@@ -153,7 +152,7 @@ def test_parts_of_something_else_and_damaged_parts_are_made_again(run: Path, tmp
 
     for split in ("train", "test"):
         with pytest.raises(KeyboardInterrupt):
-            embed_to_file(model, dataset, out, split, progress=interrupt)  # type: ignore[arg-type]
+            embed_to_file(model, dataset, out, split, progress=interrupt)
     first, second = sorted(parts.glob("*.npy"))
     first.write_bytes(first.read_bytes()[:1000])
     np.save(second, np.zeros((3, 8), np.float32))
@@ -264,13 +263,13 @@ def test_the_command_resumes_after_an_interruption(
 ) -> None:
     out = tmp_path / "digits.npz"
     call = ["embed", str(run), "digits", "--part", "all", "-o", str(out), "--json"]
-    real, calls = embed_dataset.embed, []
+    calls: list[Any] = []
 
     def interrupted(*args: Any) -> torch.Tensor:
         calls.append(args)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return real(*args)
+        return embed(*args)
 
     monkeypatch.setattr(embed_dataset, "embed", interrupted)
     assert main(call) == 130
@@ -301,7 +300,8 @@ def test_the_test_part_is_the_default_and_eval_warns_of_training_images(
 
 
 def test_files_of_somebody_else_say_nothing_about_training(tmp_path: Path) -> None:
-    path, arrays = tmp_path / "x.npz", {"embeddings": np.eye(4), "labels": np.array([0, 0, 1, 1])}
+    path = tmp_path / "x.npz"
+    arrays: dict[str, Any] = {"embeddings": np.eye(4), "labels": np.array([0, 0, 1, 1])}
     for info in ("", "{", "[1]", '{"split": "test"}', '{"split": "all", "train_images": 0}'):
         np.savez(path, info=np.array(info), **arrays)
         assert not holds_training(path)

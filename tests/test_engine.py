@@ -13,17 +13,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import grad_of, narrow, pair_loss
 from reference import batches, distance_weights, pairs_of, reference_batches, shuffled_labels
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfield import losses
+from nearfield.losses.pairwise import Margin
 from nearfield.pairs import Block, PairLoss, Weighted, log_sum_exp, pair_weights
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance, uniforms
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
-NEEDED = {"num_classes": 80, "dim": 8}
+NEEDED: dict[str, Any] = {"num_classes": 80, "dim": 8}
 
 
 def make(name: str, **options: Any) -> nn.Module:
@@ -170,13 +172,13 @@ def test_small_batches_are_one_block_and_the_option_splits_them() -> None:
 # ------------------------------------------------------------------------------------------------------ pair weights
 
 DOTS = [n for n in losses.names() if getattr(make(n), "measure", None) == "dot"]
-RAW = {"npairs": {"l2": 0.0}}
+RAW: dict[str, dict[str, Any]] = {"npairs": {"l2": 0.0}}
 
 
 @pytest.mark.parametrize("name", [n for n in DOTS if "num_classes" not in losses.method(n).parameters])
 def test_gradient_is_w_plus_its_transpose_times_x(name: str) -> None:
     x, labels = ZOO["unequal"]
-    loss = losses.create(name, normalize=False, **RAW.get(name, {}))
+    loss = pair_loss(name, normalize=False, **RAW.get(name, {}))
     x = F.normalize(x).requires_grad_()
     (grad,) = torch.autograd.grad(loss(x, labels), x)
     weights = pair_weights(loss, x, labels)
@@ -190,10 +192,11 @@ def test_gradient_is_w_plus_its_transpose_times_x(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in DOTS if not getattr(losses.method(n).build, "own_batch", False)])
 def test_gradients_against_references_are_w_times_them(name: str) -> None:
     x, labels, refs, ref_labels = REFERENCE_ZOO["unseen_classes"]
-    loss = make(name, normalize=False, **RAW.get(name, {})).double()
+    loss = narrow(PairLoss, make(name, normalize=False, **RAW.get(name, {}))).double()
+    given: tuple[Tensor, ...]
     x, refs = F.normalize(x).requires_grad_(), F.normalize(refs).requires_grad_()
     if "num_classes" in losses.method(name).parameters:
-        refs, given = loss.proxies, (x, labels)
+        refs, given = loss.get_parameter("proxies"), (x, labels)
     else:
         given = (x, labels, refs, ref_labels)
     grads = torch.autograd.grad(loss(*given), (x, refs))
@@ -203,22 +206,22 @@ def test_gradients_against_references_are_w_times_them(name: str) -> None:
 
 
 def test_pair_weights_have_no_side_effects() -> None:
-    loss = losses.create("margin", num_classes=10)
+    loss = narrow(Margin, losses.create("margin", num_classes=10))
     x, labels = ZOO["random"]
     x = x.clone().requires_grad_()
     loss(x, labels).backward()
     before = {k: v.clone() for k, v in loss.state_dict().items()}
-    grads = x.grad.clone(), loss.beta.grad.clone()
+    grads = grad_of(x).clone(), grad_of(loss.beta).clone()
     first, second = pair_weights(loss, x, labels), pair_weights(loss, x, labels)
     assert torch.equal(first, second)
     assert all(torch.equal(v, before[k]) for k, v in loss.state_dict().items())
-    assert torch.equal(x.grad, grads[0])
-    assert torch.equal(loss.beta.grad, grads[1])
+    assert torch.equal(grad_of(x), grads[0])
+    assert torch.equal(grad_of(loss.beta), grads[1])
 
 
 def test_pair_weights_are_exact_under_autocast_and_for_narrow_embeddings() -> None:
     x, labels = ZOO["random"]
-    loss = losses.create("multi_similarity")
+    loss = pair_loss("multi_similarity")
     expected = pair_weights(loss, x.float(), labels)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(pair_weights(loss, x.float(), labels), expected, rtol=0.0, atol=0.0)
@@ -232,7 +235,7 @@ class Largest(TorchDispatchMode):
     """Records the size of the largest tensor that any operation returned."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # of torch
         self.numel = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -318,13 +321,13 @@ def test_duplicates_are_at_distance_zero_and_have_no_gradient(
     value = losses.create(name, normalize=normalize, **params)(x, labels)
     value.backward()
     assert bool(value.isfinite())
-    assert not bool(x.grad.any())
+    assert not bool(grad_of(x).any())
 
 
 def test_gradients_of_tiny_distances_are_bounded() -> None:
     """1 / d is clamped to 1 / 1e-4."""
     x = torch.tensor([[1.0, 0.0], [1.0, 1e-9], [-1.0, 0.3]], dtype=torch.float64)
-    weights = pair_weights(losses.create("contrastive", form="hinge", normalize=False), x, torch.tensor([0, 1, 0]))
+    weights = pair_weights(pair_loss("contrastive", form="hinge", normalize=False), x, torch.tensor([0, 1, 0]))
     assert 1e3 < weights.abs().max() <= 1e4
 
 
@@ -335,7 +338,7 @@ def test_large_dot_products_do_not_overflow(name: str) -> None:
     value = losses.create(name, normalize=False)(x, labels)
     value.backward()
     assert bool(value.isfinite())
-    assert bool(x.grad.isfinite().all())
+    assert bool(grad_of(x).isfinite().all())
 
 
 # ------------------------------------------------------------------------------------------------------- log_sum_exp

@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow import narrow
 
 from nearfield import losses
 from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
-from nearfield.losses.ensembles import draw_groupings
+from nearfield.losses.ensembles import DREML, draw_groupings
 from nearfield.models.ensemble import Ensemble
 from nearfield.training.loop import Interrupted, train
 from nearfield.training.run_folder import RunFolder
@@ -52,7 +53,7 @@ def test_unbalanced_groupings_are_free_draws() -> None:
 
 def test_is_the_sum_of_its_members() -> None:
     x, labels = torch.randn(20, 12, dtype=torch.float64), torch.randint(9, (20,))
-    loss = losses.create("dreml", num_classes=9, dim=12, members=3, meta_classes=4).double()
+    loss = narrow(DREML, losses.create("dreml", num_classes=9, dim=12, members=3, meta_classes=4)).double()
     expected = 0.0
     for part, grouping, piece in zip(loss.parts, loss.groupings, x.chunk(3, 1), strict=True):
         alone = losses.create("proxy_nca", num_classes=4, dim=4).double()
@@ -63,7 +64,7 @@ def test_is_the_sum_of_its_members() -> None:
 
 def test_members_do_not_reach_each_other() -> None:
     x = torch.randn(20, 12, dtype=torch.float64, requires_grad=True)
-    loss = losses.create("dreml", num_classes=9, dim=12, members=3, meta_classes=4).double()
+    loss = narrow(DREML, losses.create("dreml", num_classes=9, dim=12, members=3, meta_classes=4)).double()
     labels = torch.randint(9, (20,))
     (grad,) = torch.autograd.grad(loss(x, labels), x)
     for i, (piece, slope) in enumerate(zip(x.detach().chunk(3, 1), grad.chunk(3, 1), strict=True)):

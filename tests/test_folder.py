@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from narrow import pixels_of
 from PIL import Image
 
 from nearfield import data
@@ -28,7 +29,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_a_folder_is_a_dataset(photos: Path) -> None:
     dataset = data.load(str(photos))
-    assert dataset.images.shape == (24, 32, 32)
+    assert pixels_of(dataset).shape == (24, 32, 32)
     assert dataset.class_names == tuple(f"clàss {c}" for c in range(8))
     assert dataset.train_classes.tolist() == [0, 1, 2, 3]
     assert dataset.fingerprint == data.load(str(photos)).fingerprint
@@ -84,7 +85,7 @@ def test_size_and_colour_are_options(photos: Path) -> None:
     assert lazy.images[:2].shape == (2, 20, 20, 3)
     assert lazy.labels.tolist() == small.labels.tolist()
     same = data.load(str(photos), size=32, colour=False)
-    assert np.array_equal(same.images[:], small.images)
+    assert np.array_equal(same.images[:], pixels_of(small))
 
 
 def test_a_run_on_photos_in_colour(

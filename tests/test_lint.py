@@ -200,7 +200,7 @@ def test_folds_and_members_are_no_sin() -> None:
 
 def test_the_step_is_chosen_by_validation() -> None:
     run = RunConfig()
-    records = [
+    records: list[dict[str, Any]] = [
         {"step": step, "loss": 1.0, "val_map@r": val, "test_map@r": test}
         for step, val, test in ((100, 0.2, 0.1), (200, 0.4, 0.2), (300, 0.3, 0.3))
     ]
@@ -284,7 +284,7 @@ def test_the_command_reads_the_folder_of_a_bench(tmp_path: Path, capsys: pytest.
     config = bench(trials=1)
     store = Store(tmp_path / FILE)
     reality = PROTOCOLS["reality-check"]
-    facts = {"config": config.model_dump(mode="json"), "protocol": reality.model_dump(mode="json")}
+    facts: dict[str, Any] = {"config": config.model_dump(mode="json"), "protocol": reality.model_dump(mode="json")}
     facts |= {"data": {}, "environment": {}, "floors": {}, "split": "", "unequal": {}}
     store.open_bench(Bench(config, reality, "data"), facts)
     store.close()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import grad_of, narrow, pair_loss
 from reference import (
     NORMALIZE,
     REFERENCE,
@@ -29,6 +30,7 @@ from reference import (
 from torch import Tensor
 
 from nearfield import losses
+from nearfield.losses.pairwise import Margin
 from nearfield.pairs import Block, PairLoss, pair_weights
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
@@ -142,7 +144,7 @@ def fast(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_
     value.backward()
     weights = pair_weights(loss, *given) if isinstance(loss, PairLoss) else None
     assert x.grad is not None
-    return Result(value.detach(), weights, x.grad, None if refs is None else refs.grad)
+    return Result(value.detach(), weights, grad_of(x), None if refs is None else refs.grad)
 
 
 def slow(case: Case, x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels: Tensor | None = None) -> Result:
@@ -250,7 +252,7 @@ def test_random_triplets_follow_their_rule(rule: str) -> None:
     """One positive and one negative per anchor, from FaceNet's band if possible; the mean is over those."""
     x, labels = ZOO["random"]
     pairs = pairs_of(x, labels)
-    loss = losses.create("triplet", mining=rule, distance="cosine", margin=0.1, reduction="all")
+    loss = pair_loss("triplet", mining=rule, distance="cosine", margin=0.1, reduction="all")
     seen: set[tuple[int, int, int]] = set()
     for _ in range(8):
         value = loss.train()(x, labels)
@@ -317,7 +319,7 @@ MARGINS: list[Params] = [
 
 def check_margin(params: Params, x: Tensor, labels: Tensor, refs: Tensor | None, ref_labels: Tensor | None) -> None:
     spy = Spy()
-    loss = losses.create("margin", **params, miner=spy, block_rows=None)
+    loss = narrow(Margin, losses.create("margin", **params, miner=spy, block_rows=None))
     boundary = torch.linspace(0.8, 1.3, len(loss.beta), dtype=torch.float64) if len(loss.beta) > 1 else loss.beta
     loss.double().beta.data.copy_(boundary)
     x, refs = x.clone().requires_grad_(), None if refs is None else refs.clone().requires_grad_()
@@ -337,10 +339,9 @@ def check_margin(params: Params, x: Tensor, labels: Tensor, refs: Tensor | None,
 
     expected = slow_on(function, pairs, x, refs)
     weights = pair_weights(loss, *given)
-    agree(Result(value.detach(), weights, x.grad, None if refs is None else refs.grad), expected)
+    agree(Result(value.detach(), weights, grad_of(x), None if refs is None else refs.grad), expected)
     (slope,) = torch.autograd.grad(function(pairs), beta)
-    assert loss.beta.grad is not None
-    close(loss.beta.grad, slope)
+    close(grad_of(loss.beta), slope)
 
 
 @pytest.mark.parametrize("params", MARGINS, ids=str)
@@ -437,7 +438,7 @@ def test_snr_of_nearly_constant_embeddings(form: str) -> None:
     value = REFERENCE_OF_X["snr"](x, labels, **params)
     value.backward()
     close(found.value, value.detach())
-    close(found.queries, x.grad)
+    close(found.queries, grad_of(x))
 
 
 @pytest.mark.parametrize("preset", ["", *losses.method("snr").presets])
@@ -449,7 +450,7 @@ def test_snr_regulariser_and_presets(preset: str) -> None:
     value = REFERENCE_OF_X["snr"](x, labels, **params)
     value.backward()
     close(found.value, value.detach())
-    close(found.queries, x.grad)
+    close(found.queries, grad_of(x))
 
 
 @pytest.mark.parametrize("params", [{}, {"angle": 30.0, "lam": 0.5, "l2": 0.1}], ids=str)
@@ -461,7 +462,7 @@ def test_npairs_angular_equals_reference(batch: str, params: Params) -> None:
     value = REFERENCE_OF_X["npairs_angular"](x, labels, **params)
     value.backward()
     close(found.value, value.detach())
-    close(found.queries, x.grad)
+    close(found.queries, grad_of(x))
 
 
 # ---------------------------------------------------------------------------------------------- limits of arithmetic

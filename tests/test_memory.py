@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ def batch(seed: int, rows: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
 def test_value_and_gradient_are_those_of_batch_and_queue() -> None:
     loss = losses.create("multi_similarity", mine=False)
     memory = CrossBatchMemory(loss, size=9, dim=4, weight=0.5).double()
-    seen = []
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     for seed in range(4):
         x, y = batch(seed)
         value = memory(x, y)
@@ -68,6 +70,7 @@ def test_losses_without_references_are_refused() -> None:
         CrossBatchMemory(losses.create("proxy_softmax", num_classes=3, dim=4), size=4, dim=4)
     with pytest.raises(InputError, match="size must be at least 1; got 0"):
         CrossBatchMemory(losses.create("binomial"), size=0, dim=4)
-    for wrong in ({"size": "9"}, {"dim": 2.5}, {"weight": float("nan")}, {"start": -1}):
+    hostile: list[dict[str, Any]] = [{"size": "9"}, {"dim": 2.5}, {"weight": float("nan")}, {"start": -1}]
+    for wrong in hostile:
         with pytest.raises(InputError, match=rf"CrossBatchMemory: {next(iter(wrong))} must"):
             CrossBatchMemory(losses.create("binomial"), **{"size": 9, "dim": 4, **wrong})

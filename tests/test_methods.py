@@ -17,17 +17,19 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import grad_of, narrow
 from pydantic.fields import FieldInfo
 from torch import nn
 
 from nearfield import losses
 from nearfield.bench.search import apply
 from nearfield.cli.main import main
-from nearfield.config import RunConfig
+from nearfield.config import MethodConfig, RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
-from nearfield.losses.parameters import LARGE, rules_of, validated
+from nearfield.losses.parameters import LARGE, Rule, rules_of, validated
 from nearfield.losses.protocols import Counted, Idles
+from nearfield.losses.proxies import ProxySoftmax
 from nearfield.losses.registry import Method, register
 from nearfield.losses.triplets import Triplet
 from nearfield.pairs import PairLoss
@@ -46,13 +48,13 @@ def needed(name: str, **params: Any) -> dict[str, Any]:
 
 def settings_of(method: Method) -> list[dict[str, Any]]:
     """The defaults, every preset, and other settings that change what is learned."""
-    more = {
+    more: dict[str, list[dict[str, Any]]] = {
         "margin": [{"num_classes": C}],
         "dreml": [{"base": base} for base in ("triplet", "soft_triple", "margin")],
         "drml": [{"features": 12}, {"base": "npairs_angular"}, {"branches": 2, "base": "soft_triple"}],
         "soft_triple": [{"centers": 3}],
     }
-    found = [{}, *map(dict, method.presets.values()), *more.get(method.name, [])]
+    found: list[dict[str, Any]] = [{}, *map(dict, method.presets.values()), *more.get(method.name, [])]
     sizes = [{"dim": p["members"] * min(C, p["meta_classes"])} if "members" in p else {} for p in found]
     return [needed(method.name, **{**p, **size}) for p, size in zip(found, sizes, strict=True)]
 
@@ -85,7 +87,7 @@ def test_the_record_agrees_with_the_loss(name: str) -> None:
 
 @each_method
 def test_the_plain_setting_is_another_valid_run(name: str) -> None:
-    start = RunConfig(method={"name": name})
+    start = RunConfig(method=MethodConfig(name=name))
     plain = losses.method(name).plain
     assert all(build.loss_params(apply(start, {key: value}), C) for key, value in plain.items())
     assert not plain or apply(start, dict(plain)) != start
@@ -121,9 +123,9 @@ def test_a_run_is_checked_without_building_its_loss(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(nn.Module, "__init__", no)
     for name in losses.names():
-        build.check_method(RunConfig(method={"name": name}))
-        assert build.ensemble_size(RunConfig(method={"name": name})) == (4 if name == "dreml" else 1)
-    sampled = {"name": "cosface", "params": {"sample": 5000}}  # more than stand-ins for the data's classes used to be
+        build.check_method(RunConfig(method=MethodConfig(name=name)))
+        assert build.ensemble_size(RunConfig(method=MethodConfig(name=name))) == (4 if name == "dreml" else 1)
+    sampled = MethodConfig(name="cosface", params={"sample": 5000})  # more than stand-ins used to be
     build.check_method(RunConfig(method=sampled))
 
 
@@ -176,11 +178,15 @@ def run(name: str, params: dict[str, Any]) -> None:
     except InputError:
         return
     assert bool(value.isfinite()), params
-    assert bool(x.grad.isfinite().all()), params  # type: ignore[union-attr]
+    assert bool(grad_of(x).isfinite().all()), params
+
+
+def rules_by_key(name: str) -> dict[str, Rule]:
+    return rules_of(losses.method(name).build)  # type: ignore[arg-type]  # mypy takes a class for unhashable
 
 
 def keys_of(name: str) -> list[str]:
-    return [key for key in rules_of(losses.method(name).build) if key != "compile"]  # compiling takes long
+    return [key for key in rules_by_key(name) if key != "compile"]  # compiling takes long
 
 
 @each_method
@@ -196,24 +202,23 @@ def test_every_parameter_refuses_hostile_values_or_works(name: str) -> None:
 
 def ends(hint: Any) -> list[float]:
     """The ends of a declared range, or the last numbers inside where they are excluded."""
-    rules = [rule for note in get_args(hint) if isinstance(note, FieldInfo) for rule in note.metadata]
+    rules: list[Any] = [rule for note in get_args(hint) if isinstance(note, FieldInfo) for rule in note.metadata]
     found: list[float] = []
     for rule in rules:
         whole = get_args(hint)[0] is int
-        if isinstance(rule, Ge):
-            found.append(rule.ge)
-        elif isinstance(rule, Le):
-            found.append(rule.le)
+        end: Any = next((getattr(rule, key) for key in ("ge", "le", "gt", "lt") if hasattr(rule, key)), None)
+        if isinstance(rule, Ge | Le):
+            found.append(end)
         elif isinstance(rule, Gt):
-            found.append(math.nextafter(rule.gt, math.inf))
+            found.append(math.nextafter(end, math.inf))
         elif isinstance(rule, Lt):
-            found.append(rule.lt - 1 if whole else math.nextafter(rule.lt, -math.inf))
+            found.append(end - 1 if whole else math.nextafter(end, -math.inf))
     return found
 
 
 @each_method
 def test_losses_are_finite_at_the_ends_of_every_range(name: str) -> None:
-    for key, rule in rules_of(losses.method(name).build).items():
+    for key, rule in rules_by_key(name).items():
         for hint in (rule.hint, *get_args(rule.hint)):
             for value in ends(hint):
                 if key not in SIZES:
@@ -224,7 +229,7 @@ def test_losses_are_finite_at_the_ends_of_every_range(name: str) -> None:
 
 @each_method
 def test_every_number_has_a_declared_range(name: str) -> None:
-    for key, rule in rules_of(losses.method(name).build).items():
+    for key, rule in rules_by_key(name).items():
         hints = (rule.hint, *get_args(rule.hint))
         assert float not in hints or len(ends(rule.hint)) == 2 or any(len(ends(h)) == 2 for h in hints), key
 
@@ -277,13 +282,13 @@ def test_arguments_by_place_are_the_same_loss() -> None:
     assert torch.equal(by_place(X, LABELS), by_name(X, LABELS))
     assert list(inspect.signature(Triplet).parameters)[:2] == ["margin", "mining"]  # the constructor's own
     with pytest.raises(TypeError, match="too many positional"):
-        Triplet(0.3, "hard", "cosine", "all", 0, 1)
+        Triplet(0.3, "hard", "cosine", "all", 0, 1)  # type: ignore[call-arg, arg-type]
     with pytest.raises(TypeError, match="multiple values"):
-        Triplet(0.3, margin=0.4)
+        Triplet(0.3, margin=0.4)  # type: ignore[misc]
 
 
 def test_messages_name_method_parameter_rule_value_and_remedy() -> None:
-    for params, message in [
+    hostile: list[tuple[dict[str, Any], str]] = [
         ({"margin": None}, "triplet: margin must be a valid number; got None. The default is 0.1."),
         ({"margin": math.inf}, "triplet: margin must be a finite number; got inf. The default is 0.1."),
         ({"margin": 1e7}, "triplet: margin must be at most 1000000; got 10000000.0. The default is 0.1."),
@@ -293,22 +298,25 @@ def test_messages_name_method_parameter_rule_value_and_remedy() -> None:
         ({"normalize": 1}, "triplet: normalize must be a valid boolean; got 1. Leave it out for the default."),
         ({"margin": 10**5000}, "triplet: margin must be a valid number; got a value of type int."),
         ({"margin": "x" * 99}, f"got '{'x' * 56}.... The default is 0.1."),
-    ]:
+    ]
+    for params, message in hostile:
         with pytest.raises(InputError) as caught:
             losses.create("triplet", **params)
         assert message in str(caught.value)
     with pytest.raises(InputError, match=r"dreml: base_params, 1, \[key\] must be a valid string; got \{1: 2\}"):
         losses.create("dreml", num_classes=C, dim=D, base_params={1: 2})
-    for wrong in ([], 10**5000, None):
+    names: list[Any] = [[], 10**5000, None]
+    for wrong in names:
         with pytest.raises(InputError, match="unknown method"):
-            losses.create(wrong)  # type: ignore[arg-type]
+            losses.create(wrong)
         if wrong is not None:
             with pytest.raises(InputError, match="triplet has no preset"):
-                losses.create("triplet", preset=wrong)  # type: ignore[arg-type]
+                losses.create("triplet", preset=wrong)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    loss = losses.create("proxy_softmax", num_classes=np.int64(C), dim=np.int32(D), temperature=np.float32(0.5))
+    sizes: dict[str, Any] = {"num_classes": np.int64(C), "dim": np.int32(D)}
+    loss = narrow(ProxySoftmax, losses.create("proxy_softmax", **sizes, temperature=np.float32(0.5)))
     assert (loss.num_classes, loss.temperature) == (C, 0.5)
     with pytest.raises(InputError, match="num_classes must be a valid integer"):
         losses.create("proxy_softmax", num_classes=np.float64(C), dim=D)

@@ -100,7 +100,7 @@ def test_equals_the_reference_on_every_route(
     scores = reference.score_matrix(points, points, distance)
     ks = (1, 3, 40)
     expected = [
-        reference.query_scores(np.delete(scores[i], i), np.delete(labels == labels[i], i), ks)
+        reference.query_scores(np.delete(scores[i], i).tolist(), np.delete(labels == labels[i], i).tolist(), ks)
         for i in range(len(labels))
     ]
     found = retrieval_metrics(points, labels, ks, metrics=metrics, distance=distance, max_memory_mb=memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -137,7 +138,8 @@ def test_hostile_settings_of_the_clustering(field: str, value: Any) -> None:
 def test_whole_numbers_of_other_libraries_are_numbers() -> None:
     points, classes = np.random.default_rng(0).standard_normal((20, 3)), np.arange(20) % 4
     known = retrieval_metrics(points, classes, kmeans=KMeans(seed=3, restarts=2), seed=3, protocol="gallery1")
-    for number in (np.int32, np.uint64, torch.tensor):
+    numbers: list[Callable[[int], Any]] = [np.int32, np.uint64, torch.tensor]
+    for number in numbers:
         settings: Any = {"kmeans": KMeans(seed=number(3), restarts=number(2)), "seed": number(3)}
         assert retrieval_metrics(points, classes, protocol="gallery1", **settings) == known
 
@@ -153,4 +155,4 @@ def test_messages_say_what_to_do() -> None:
         ({"fmr": ("x",)}, r"fmr must be a number from 0 up to, not including, 1; got 'x'"),
     ):
         with pytest.raises(InputError, match=message):
-            retrieval_metrics(points, classes, **options)  # type: ignore[call-overload]
+            retrieval_metrics(points, classes, **options)

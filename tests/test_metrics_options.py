@@ -221,7 +221,7 @@ def test_verification_equals_scikit_learn(distance: Any, own_gallery: bool) -> N
     keep = np.ones_like(scores, bool) if own_gallery else np.triu(np.ones_like(scores, bool), 1)
     same, scores = (labels[:, None] == names)[keep], scores[keep]
     options: dict[str, Any] = {"metrics": ("roc_auc", "fnmr"), "fmr": (0.05, 0.2), "distance": distance}
-    others = {"gallery": gallery, "gallery_labels": names} if own_gallery else {}
+    others: dict[str, Any] = {"gallery": gallery, "gallery_labels": names} if own_gallery else {}
     found = retrieval_metrics(points, labels, **others, **options)
     assert found["roc_auc"] == pytest.approx(roc_auc_score(same, scores), abs=1e-5)
     for rate in (0.05, 0.2):

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import pair_loss
 from reference import NORMALIZE, REFERENCE, Pairs, batches, ms_sets, pairs_of, reference_batches
 from torch import Tensor
 
@@ -64,7 +65,12 @@ Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def by_rule(rule: Rule, distance: str, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """The same by a loop over rows: `rule` is given the distances (or negated similarities) of one row."""
-    measure = {"euclidean": pairs.d, "sqeuclidean": pairs.d2, "cosine": lambda i, js: -pairs.s[i, js]}[distance]
+    measures: dict[str, Callable[[int, list[int]], Tensor]] = {
+        "euclidean": pairs.d,
+        "sqeuclidean": pairs.d2,
+        "cosine": lambda i, js: -pairs.s[i, js],
+    }
+    measure = measures[distance]
     found = torch.zeros(2, *pairs.s.shape, dtype=torch.bool)
     for i in pairs.rows:
         columns = pairs.positives(i), pairs.negatives(i)
@@ -226,7 +232,7 @@ def test_distance_weighted_draws_follow_the_seed_and_the_turn_and_not_the_block_
     x, labels = ZOO["random"]
 
     def weights(seed: int, turns: int, block_rows: int | None) -> Tensor:
-        loss = losses.create("binomial", miner=DistanceWeightedMiner(seed=seed), block_rows=block_rows)
+        loss = pair_loss("binomial", miner=DistanceWeightedMiner(seed=seed), block_rows=block_rows)
         for _ in range(turns):
             loss(x, labels)
         return pair_weights(loss, x, labels)
@@ -308,16 +314,16 @@ def measured_by(loss: str, params: dict[str, Any]) -> str:
 
 def test_hard_mining_by_miner_equals_hard_mining_by_the_loss() -> None:
     for x, labels in (ZOO[name] for name in WITHOUT_TIES):
-        by_miner = pair_weights(losses.create("triplet", miner=HardMiner()), x, labels)
-        by_loss = pair_weights(losses.create("triplet", mining="hard"), x, labels)
+        by_miner = pair_weights(pair_loss("triplet", miner=HardMiner()), x, labels)
+        by_loss = pair_weights(pair_loss("triplet", mining="hard"), x, labels)
         torch.testing.assert_close(by_miner, by_loss, rtol=1e-12, atol=1e-14)
 
 
 def test_semihard_miner_is_facenet_when_there_is_one_positive() -> None:
     x = ZOO["random"][0]
     labels = torch.arange(12).repeat(2)
-    by_miner = pair_weights(losses.create("triplet", margin=0.2, miner=SemiHardMiner(0.2)), x, labels)
-    by_loss = pair_weights(losses.create("triplet", margin=0.2, mining="facenet"), x, labels)
+    by_miner = pair_weights(pair_loss("triplet", margin=0.2, miner=SemiHardMiner(0.2)), x, labels)
+    by_loss = pair_weights(pair_loss("triplet", margin=0.2, mining="facenet"), x, labels)
     assert bool(by_loss.any())
     torch.testing.assert_close(by_miner, by_loss, rtol=1e-12, atol=1e-14)
 
@@ -358,7 +364,7 @@ def test_any_function_of_a_block_is_a_miner() -> None:
     def similar(block: Block) -> Block:
         return keep(block, neg=block.neg > 0.2)
 
-    weights = pair_weights(losses.create("lifted_star", miner=similar), x, labels)
+    weights = pair_weights(pair_loss("lifted_star", miner=similar), x, labels)
     pairs = pairs_of(x, labels)
     negative = labels[:, None] != labels
     some = (negative & (pairs.s > 0.2)).any(1, keepdim=True)

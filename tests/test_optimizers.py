@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -27,7 +29,7 @@ def test_groups_have_the_rates_of_the_recipe() -> None:
 
 @pytest.mark.parametrize("name", losses.names())
 def test_every_parameter_is_in_one_group(name: str) -> None:
-    known = {"num_classes": 5, "dim": 16, "features": 8}
+    known: dict[str, Any] = {"num_classes": 5, "dim": 16, "features": 8}
     asked = losses.method(name).parameters
     loss = losses.create(name, **{k: v for k, v in known.items() if k in asked})
     model = build_model(ModelConfig(width=2, dim=16), 0)
@@ -55,10 +57,10 @@ def test_a_plain_network_is_one_group() -> None:
 def test_every_optimiser_steps_the_loss_too(name: str) -> None:
     model, loss = nn.Linear(3, 4), losses.create("proxy_softmax", num_classes=3, dim=4)
     optimizer = build_optimizer(model, loss, OptimizerConfig(name=name))  # type: ignore[arg-type]
-    before = loss.proxies.detach().clone()
+    before = loss.get_parameter("proxies").detach().clone()
     loss(model(torch.randn(6, 3)), torch.tensor([0, 1, 2, 0, 1, 2])).backward()
     optimizer.step()
-    assert not torch.equal(before, loss.proxies)
+    assert not torch.equal(before, loss.get_parameter("proxies"))
 
 
 def test_a_forgotten_parameter_is_named() -> None:
@@ -70,7 +72,8 @@ def test_a_forgotten_parameter_is_named() -> None:
 @pytest.mark.parametrize("name", [n for n in losses.names() if losses.method(n).recipe])
 def test_published_recipes_build(name: str) -> None:
     asked = losses.method(name).parameters
-    loss = losses.create(name, **{k: v for k, v in {"num_classes": 5, "dim": 16}.items() if k in asked})
+    known: dict[str, Any] = {"num_classes": 5, "dim": 16}
+    loss = losses.create(name, **{k: v for k, v in known.items() if k in asked})
     recipe = losses.method(name).recipe
     assert recipe is not None
     build_optimizer(build_model(ModelConfig(width=2, dim=16), 0), loss, recipe)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from narrow import grad_of, pair_loss
 from pytorch_metric_learning import distances, miners
 from pytorch_metric_learning import losses as pml
 from reference import REFERENCE, batches, pairs_of, shuffled_labels
@@ -137,7 +138,7 @@ def test_margin_equals_pml_on_the_triplets_that_were_drawn() -> None:
     loss = losses.create("margin", num_classes=6, miner=remember(blocks))
     peer = pml.MarginLoss(learn_beta=True, num_classes=6)
     for module in (loss, peer):
-        module.double().beta.data.copy_(torch.linspace(1.0, 1.3, 6))
+        module.double().get_parameter("beta").data.copy_(torch.linspace(1.0, 1.3, 6))
     value, grad = value_and_gradient(loss, x, labels)
     (block,) = blocks
     drawn, real = draw_by_distance(block.neg, block, DistanceWeightedMiner())
@@ -190,7 +191,8 @@ def test_duplicates_give_finite_gradients(name: str) -> None:
     """PML's gradients through acos and its losses on exact duplicates are NaN."""
     needed = [key for key, p in losses.method(name).parameters.items() if p.default is p.empty]
     x, labels = batches()["duplicates"]
-    loss = losses.create(name, **{key: {"num_classes": 4, "dim": 8}[key] for key in needed})
+    known: dict[str, Any] = {"num_classes": 4, "dim": 8}
+    loss = losses.create(name, **{key: known[key] for key in needed})
     value, grad = value_and_gradient(loss, x.float(), labels)
     assert bool(value.isfinite())
     assert bool(grad.isfinite().all())
@@ -237,7 +239,7 @@ def test_distance_weighting_serves_every_anchor_in_many_dims() -> None:
     x, labels = torch.randn(128, 512, generator=generator), torch.arange(32).repeat_interleave(4)
     x[4] = x[0] + 0.01 * x[4]  # labels 0 and 1
     blocks: list[Block] = []
-    loss = losses.create("margin", upper=1.5, miner=remember(blocks))
+    loss = pair_loss("margin", upper=1.5, miner=remember(blocks))
     weights = pair_weights(loss, x, labels)
     drawn, real = draw_by_distance(blocks[0].neg, blocks[0], DistanceWeightedMiner(upper=1.5))
     assert bool(real.all())
@@ -255,6 +257,7 @@ def test_one_positive_and_one_negative_are_enough(name: str) -> None:
     anchor = torch.tensor([[1.0, 0.1, 0.0, 0.3]], dtype=torch.float64)
     refs = torch.tensor([[-0.5, 1.0, 0.3, 0.1], [1.0, 0.2, 0.1, 0.3]], dtype=torch.float64)
     loss = losses.create(name)
+    given: tuple[Tensor, ...]
     if losses.method(name).build.own_batch:  # type: ignore[attr-defined]
         given = torch.cat([anchor, refs]), torch.tensor([0, 0, 1])
     else:
@@ -264,7 +267,7 @@ def test_one_positive_and_one_negative_are_enough(name: str) -> None:
     value.backward()
     assert value.abs() > 1e-3
     if name not in ("histogram", "fastap", "smooth_ap"):  # flat where the order is as wrong as it can be
-        assert queries.grad.abs().max() > 1e-3
+        assert grad_of(queries).abs().max() > 1e-3
 
 
 def test_ranked_list_does_not_depend_on_pairs_beyond_its_margin() -> None:

@@ -6,12 +6,14 @@ Axes: N items, C classes, D dims.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from narrow import grad_of, narrow
 from reference import batches
 from reference_proxies import PROXY_REFERENCE
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from torch.nn import functional as F
 from nearfield import losses
 from nearfield.errors import InputError
 from nearfield.losses.classifiers import add_angle
+from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.pairs import pair_weights
 
 pml = pytest.importorskip("pytorch_metric_learning.losses")
@@ -39,14 +42,15 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("soft_triple", {"scale": 5.0, "gamma": 1.0, "centers": 2, "tau": 3.0}),
     ("soft_triple", {"centers": 1}),
 ]
+PLAIN: dict[str, dict[str, Any]] = {"soft_triple": {"tau": 0.0}}  # without the regulariser of the centers
 
 
-def make(name: str, num_classes: int = C, dim: int = D, **params: Any) -> nn.Module:
+def make(name: str, num_classes: int = C, dim: int = D, **params: Any) -> ProxyLoss:
     state = torch.get_rng_state()
     torch.default_generator.manual_seed(0)
     loss = losses.create(name, num_classes=num_classes, dim=dim, **params)
     torch.set_rng_state(state)
-    return loss.double()
+    return narrow(ProxyLoss, loss).double()
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
@@ -90,7 +94,7 @@ def test_any_shape_equals_its_reference(name: str, items: int, classes: int, dim
 def test_weights_are_the_derivative_with_respect_to_cosines(name: str) -> None:
     """W is an (N, C K) matrix, whether batch or proxies are the engine's rows."""
     x, labels = ZOO["random"]
-    loss = make(name, **({"tau": 0.0} if name == "soft_triple" else {}))
+    loss = make(name, **PLAIN.get(name, {}))
     w = pair_weights(loss, x, labels)
     x = F.normalize(x, dim=1).requires_grad_()
     value = loss(x, labels)
@@ -102,14 +106,14 @@ def test_weights_are_the_derivative_with_respect_to_cosines(name: str) -> None:
 @pytest.mark.parametrize("name", PROXY_REFERENCE)
 def test_one_class_has_nothing_to_learn(name: str) -> None:
     x = torch.randn(4, D, dtype=torch.float64, requires_grad=True)
-    loss = make(name, 1, **({"tau": 0.0} if name == "soft_triple" else {}))
+    loss = make(name, 1, **PLAIN.get(name, {}))
     value = loss(x, torch.zeros(4, dtype=torch.int64))
     value.backward()
     if name == "proxy_anchor":  # it pulls, and there is nothing to push
         assert value > 0
         return
     assert value == 0
-    assert not bool(x.grad.any())  # type: ignore[union-attr]
+    assert not bool(grad_of(x).any())
 
 
 # ------------------------------------------------------------------------------------------------------- identities
@@ -174,7 +178,7 @@ def test_sampled_classes_are_those_of_the_batch_and_others(name: str) -> None:
     place = torch.full((C,), -1).scatter(0, rows, torch.arange(len(rows)))
     small = make(name, len(rows))
     small.proxies.data = held.vectors.detach().clone()
-    params = {"tau": 0.0} if name == "soft_triple" else {}
+    params = PLAIN.get(name, {})
     if params:
         some, small = make(name, sample=some.sample, **params), make(name, len(rows), **params)
         small.proxies.data = held.vectors.detach().clone()
@@ -207,12 +211,13 @@ def test_sparse_gradients_step_only_the_rows_compared_with(sample: int | None) -
     touched = sparse.held(labels).labels.unique()
     for loss in (dense, sparse):
         loss(x, labels).backward()
-    assert sparse.proxies.grad.is_sparse
-    assert torch.equal(sparse.proxies.grad.to_dense(), dense.proxies.grad)
-    assert torch.equal(sparse.proxies.grad.coalesce().indices()[0], touched)
+    found = grad_of(sparse.proxies)
+    assert found.is_sparse
+    assert torch.equal(found.to_dense(), grad_of(dense.proxies))
+    assert torch.equal(found.coalesce().indices()[0], touched)
     before = sparse.proxies.detach().clone()
     torch.optim.SparseAdam(sparse.parameters(), lr=0.1).step()
-    moved = (sparse.proxies != before).any(1).nonzero()[:, 0]
+    moved = sparse.proxies.ne(before).any(1).nonzero()[:, 0]
     assert len(moved) > 0
     assert set(moved.tolist()) <= set(touched.tolist())
 
@@ -236,7 +241,8 @@ def test_wrong_proxies_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------------ the peer
 
 
-PEERS = {  # losses of pytorch-metric-learning with the same definition, and our settings for it
+# Losses of pytorch-metric-learning with the same definition, and our settings for it
+PEERS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "proxy_softmax": (lambda: pml.NormalizedSoftmaxLoss(C, D, temperature=0.05), {}),
     "proxy_nca": (lambda: pml.ProxyNCALoss(C, D, softmax_scale=9), {"form": "probabilistic"}),
     "proxy_anchor": (lambda: pml.ProxyAnchorLoss(C, D), {}),
@@ -261,4 +267,4 @@ def test_equals_pytorch_metric_learning(name: str) -> None:
     found, wanted = x.clone().requires_grad_(), x.clone().requires_grad_()
     value, expected = loss(found, labels), peer(wanted, labels)
     close(value, expected, 1e-6)
-    close(*(torch.autograd.grad(v, g)[0] for v, g in ((value, found), (expected, wanted))), 1e-6)
+    close(torch.autograd.grad(value, found)[0], torch.autograd.grad(expected, wanted)[0], 1e-6)

@@ -253,7 +253,7 @@ def test_a_tiny_copy_trains(name: str, glyphs: Dataset, tmp_path: Path) -> None:
 def test_the_pretrained_network_takes_its_crops() -> None:
     config = recipe("cub_lite0_128px")
     model = build_model(config.model, 0)
-    loss = losses.create(config.method.name, **config.method.params)
+    loss = losses.create(config.method.name, **dict[str, Any](config.method.params))
     optimizer = build_optimizer(model, loss, config.optimizer)
     photos = np.random.default_rng(0).integers(0, 255, (4, 144, 190, 3), dtype=np.uint8)
     images = Cropped(photos, AUGMENTATIONS["px128"], train=True, seed=0)[(0, [0, 1, 2, 3])]
@@ -267,7 +267,7 @@ def test_the_pretrained_network_takes_its_crops() -> None:
 
 def test_members_of_the_ensemble_learn_their_meta_classes() -> None:
     config = recipe("dreml_resnet18_cub")
-    loss = losses.create("dreml", num_classes=100, dim=config.model.dim, **config.method.params)
+    loss = losses.create("dreml", num_classes=100, dim=config.model.dim, **dict[str, Any](config.method.params))
     assert isinstance(loss, DREML)
     assert loss.members == 48
     model = build_model(ModelConfig(width=4, dim=config.model.dim // 48), 0)

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from narrow import narrow
 from torch import Tensor
 from torch.nn import functional as F
 
 from nearfield import losses
 from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
-from nearfield.losses.relations import RelationalEmbedder
+from nearfield.losses.proxies import ProxyAnchor
+from nearfield.losses.relations import DRML, RelationalEmbedder
 from nearfield.training.build import build_learner
 from nearfield.training.loop import train
 from nearfield.training.run_folder import RunFolder
@@ -47,7 +49,8 @@ def slow(e: RelationalEmbedder, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tens
         for to in range(K):
             if s[:, to].sum() > 0:
                 s[:, to] = s[:, to] / s[:, to].sum()
-        out = [e.output(torch.cat([n[to], sum(s[k, to] * n[k] for k in range(K))])) for to in range(K)]
+        told = [sum((s[k, to] * n[k] for k in range(K)), torch.zeros_like(n[to])) for to in range(K)]
+        out = [e.output(torch.cat([n[to], told[to]])) for to in range(K)]
         nodes.append(torch.stack(n))
         relations.append(s)
         embeddings.append(torch.cat(out))
@@ -95,12 +98,13 @@ def test_relations_do_not_train_the_features(embedder: RelationalEmbedder) -> No
 
 def test_each_item_teaches_the_branch_that_reconstructs_it_best() -> None:
     torch.manual_seed(0)
-    loss = losses.create("drml", num_classes=5, dim=D, features=FEATURES, emb_weight=2.0, rec_weight=3.0).double()
+    settings: dict[str, Any] = {"num_classes": 5, "dim": D, "features": FEATURES}
+    loss = narrow(DRML, losses.create("drml", **settings, emb_weight=2.0, rec_weight=3.0)).double()
     x, labels = features(), torch.arange(M) % 5
     views = loss.embedder.look(x)
     branch = views.errors.argmin(1)
     expected = 2.0 * loss.whole(views.embedding, labels) + 3.0 * views.errors.mean()
-    for k in branch.unique():
+    for k in branch.unique().tolist():
         expected = expected + loss.parts[k](views.nodes[branch == k, k], labels[branch == k])
     torch.testing.assert_close(loss(x, labels), expected)
 
@@ -139,9 +143,10 @@ def test_the_head_belongs_to_model_and_loss(tmp_path: Path) -> None:
     config = build_config(RunConfig, quick)
     images = torch.zeros(3, 8, 8, dtype=torch.uint8)
     model, loss, forward = build_learner(config, 4)
+    assert isinstance(loss, DRML)
     assert model.head is loss.embedder
     assert forward(images).shape == (3, 16)  # features
     assert model(images).shape == (3, 8)
-    assert loss.whole.alpha == 16.0
+    assert narrow(ProxyAnchor, loss.whole).alpha == 16.0
     train(config, tmp_path)
     assert "head.output.weight" in RunFolder(tmp_path).weights()

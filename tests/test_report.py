@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from narrow import pair_loss
 from numpy.typing import NDArray
 from PIL import Image
 from report_bench import Shape, invent
@@ -467,7 +468,12 @@ def test_unchanged_thumbnails_are_encoded_once(
     results: BenchResults, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(thumbnails, "make_sheets", lambda *given: made.append(1) or make_sheets(*given))
+
+    def counted(*given: Any) -> Any:
+        made.append(1)
+        return make_sheets(*given)
+
+    monkeypatch.setattr(thumbnails, "make_sheets", counted)
     first, again = (render(results, items_of(dataset), Cache(tmp_path)) for _ in range(2))
     assert first == again
     assert len(made) == 1
@@ -609,7 +615,7 @@ def test_importance_is_spearmans(results: BenchResults) -> None:
     found = tuning.importance(trials, "optimizer.lr")
     rates, values = [t.params["optimizer.lr"] for t in trials], [t.value for t in trials]
     places = [[sorted(column).index(one) for one in column] for column in (rates, values)]  # without ties
-    expected = abs(np.corrcoef(*places)[0, 1])
+    expected = abs(np.corrcoef(np.array(places))[0, 1])
     assert found == pytest.approx(expected)
     assert tuning.importance(trials[:3], "optimizer.lr") is None
     same = [dataclasses.replace(trial, params={"x": 1.0, "word": "a"}) for trial in trials]
@@ -667,7 +673,7 @@ def test_pair_weights_are_those_of_the_losses(results: BenchResults, dataset: Da
     found = pair_weight_section(results, rows[batch], labels[batch], cache)
     assert [results.methods[one["method"]].name for one in found] == ["multi_similarity", "contrastive", "histogram"]
     lam = results.methods[1].params.get("method.params.lam", 0.5)
-    loss = losses.create("contrastive", lam=lam)
+    loss = pair_loss("contrastive", lam=lam)
     expected = pair_weights(loss, torch.from_numpy(rows[batch].astype(np.float64)), torch.from_numpy(labels[batch]))
     heat = unpack(found[1]["heat"]).reshape(30, 30) / 127 * found[1]["top"]
     np.testing.assert_allclose(heat, expected.numpy(), atol=found[1]["top"] / 120)

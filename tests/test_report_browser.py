@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from narrow import pixels_of
 from report_bench import Shape, invent
 
 from nearfield.data import Dataset, load
@@ -110,13 +111,24 @@ def opened(browser: Any, path: Path, problems: list[str], **options: Any) -> Any
     """The page at `path`; whatever goes wrong while it is open is added to `problems`."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options})
     context.set_default_timeout(20_000)
-    context.route(
-        re.compile(r"^(?!file:|blob:|data:)"), lambda route: (problems.append(route.request.url), route.abort())
-    )
+
+    def refuse(route: Any) -> None:
+        problems.append(route.request.url)
+        route.abort()
+
+    def listen(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            problems.append(message.text)
+
+    def dismiss(dialog: Any) -> None:
+        problems.append(dialog.message)
+        dialog.dismiss()
+
+    context.route(re.compile(r"^(?!file:|blob:|data:)"), refuse)
     page = context.new_page()
-    page.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+    page.on("console", listen)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+    page.on("dialog", dismiss)
     page.add_init_script(KEEP_COPIES)
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
@@ -343,7 +355,7 @@ def many_classes(categories: int) -> Dataset:
     glyphs, labels = pictures(), np.repeat(np.arange(120), 4)
     return dataclasses.replace(
         glyphs,
-        images=np.resize(glyphs.images, (480, *glyphs.images.shape[1:])),
+        images=np.resize(pixels_of(glyphs), (480, *pixels_of(glyphs).shape[1:])),
         labels=labels,
         class_names=tuple(f"character {i}" for i in range(120)),
         class_category=np.arange(120) % categories,

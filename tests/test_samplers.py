@@ -385,7 +385,8 @@ def test_resume_in_the_middle_of_an_epoch(kind: str) -> None:
     whole = make(kind)
     expected = [batch for _ in range(3) for batch in whole]
     for stop in range(len(expected)):
-        first, drawn = make(kind), []
+        first = make(kind)
+        drawn: list[list[int]] = []
         while len(drawn) < stop:
             for batch in first:
                 drawn.append(batch)
@@ -427,7 +428,7 @@ def test_ranks_share_the_global_batch(kind: str, world_size: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_data_loader_takes_it(kind: str) -> None:
     sampler = make(kind)
-    loader = DataLoader(range(1000), batch_sampler=sampler)  # type: ignore[arg-type]
+    loader: DataLoader[int] = DataLoader(range(1000), batch_sampler=sampler)  # type: ignore[arg-type]
     assert len(loader) == len(sampler)
     assert [batch.tolist() for batch in loader] == list(make(kind))
     assert sampler.epoch == 1
@@ -508,7 +509,7 @@ ONES = np.arange(4)
         (lambda: FastAPHardSampler(FIVE, 4, FIVE * 0, 0), "at least 2, to form pairs; got 1"),
         (lambda: FastAPHardSampler(FIVE, 4, FIVE, 0, unlabelled=-1), "got -1, which no class has"),
         (lambda: ShuffleSampler(labels_of([2, 2]), 5, 0), "at most the number of images, 4; got 5"),
-        (lambda: ShuffleSampler(np.zeros(4), 2, 0), "vector of integers"),
+        (lambda: ShuffleSampler(np.zeros(4), 2, 0), "vector of integers"),  # type: ignore[arg-type]
         (lambda: ShuffleSampler(np.zeros(0, dtype=np.int64), 2, 0), "non-empty"),
         (lambda: ShuffleSampler(labels_of([2, 2]), 0, 0), "at least 1; got 0"),
         (lambda: ShuffleSampler(FIVE, 5, -1), "seed must be at least 0; got -1"),

@@ -50,8 +50,8 @@ def test_every_method_has_a_published_setting_and_settings_that_can_be_built(nam
         changed = apply(run, setting)
         assert changed.optimizer.lr == setting["optimizer.lr"]
         known = {"num_classes": 8, "dim": 16, "features": 16}
-        needed = {key: value for key, value in known.items() if key in losses.method(name).parameters}
-        losses.create(name, **needed, **changed.method.params)
+        needed: dict[str, Any] = {key: value for key, value in known.items() if key in losses.method(name).parameters}
+        losses.create(name, **{**needed, **changed.method.params})
 
 
 def test_rates_are_searched_around_the_benchs_own_and_given_parameters_stay() -> None:
@@ -70,14 +70,14 @@ def test_a_setting_that_no_run_can_have_is_refused() -> None:
         apply(run_of("fastap"), {"optimizer.lr": -1.0})
 
 
-SPACE = {"optimizer.lr": Real(1e-4, 1e-1, log=True), "method.params.bins": Whole(5, 40)}
+SPACE: dict[str, Real | Whole] = {"optimizer.lr": Real(1e-4, 1e-1, log=True), "method.params.bins": Whole(5, 40)}
 
 
 def peak(setting: dict[str, Any]) -> float:
     """Best near a rate of 0.01 with 10 bins."""
     from math import log10
 
-    return -abs(log10(setting["optimizer.lr"]) + 2) - abs(setting["method.params.bins"] - 10) / 20
+    return -abs(log10(setting["optimizer.lr"]) + 2) - abs(float(setting["method.params.bins"]) - 10) / 20
 
 
 def history(count: int, seed: int) -> tuple[Tried, ...]:

@@ -239,6 +239,7 @@ def test_some_methods_do_not_exceed_the_untrained_baseline(results: BenchResults
     board = with_baseline(results, 0.25)
     assert board.below_baseline == ("middle", "low")
     marks = {label: mark(board, label) for label in TRUTH}
+    assert board.best is not None
     assert marks == {**dict.fromkeys(board.like_best, "≈"), board.best: "★", "middle": "▽", "low": "▽"}
     assert baseline_lines(board) == [
         "The best untrained baseline scores 25.00 % (raw pixels); 2 of 4 methods do not exceed it: middle, low."

@@ -198,13 +198,13 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of()
     train(config, tmp_path / "whole")
-    real, calls = run_folder.save_file, []
+    calls: list[Any] = []
 
     def full(*args: Any, **kwargs: Any) -> None:
         calls.append(args)
         if len(calls) > 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(*args, **kwargs)
+        save_file(*args, **kwargs)
 
     monkeypatch.setattr(run_folder, "save_file", full)
     with pytest.raises(RunError, match=r"No space left on device.*resume from checkpoint-00000003"):
@@ -288,6 +288,10 @@ def test_a_checkpoint_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeyp
     flushed: list[int] = []
     real, rename = os.fsync, os.rename
 
+    def flush(handle: int) -> None:
+        flushed.append(os.fstat(handle).st_ino)
+        real(handle)
+
     def watch(source: Path, target: Path) -> None:
         inside = {path.stat().st_ino for path in (source, *source.iterdir())}
         assert len(inside) == 4
@@ -295,7 +299,7 @@ def test_a_checkpoint_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeyp
         flushed.clear()
         rename(source, target)
 
-    monkeypatch.setattr(os, "fsync", lambda handle: (flushed.append(os.fstat(handle).st_ino), real(handle))[1])
+    monkeypatch.setattr(os, "fsync", flush)
     monkeypatch.setattr(os, "rename", watch)
     RunFolder(tmp_path).save(1, {"a": torch.zeros(2)}, {"b": torch.zeros(2)}, {"step": 1})
     assert flushed == [tmp_path.stat().st_ino]  # the new name itself
@@ -486,7 +490,7 @@ def test_the_average_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
     train(plain.model_copy(update={"ema": 0.5, "steps": 2, "eval_every": 2}), tmp_path / "average")
     train(plain.model_copy(update={"steps": 2, "eval_every": 2}), tmp_path / "last")
     a, b, c = (RunFolder(tmp_path / name).weights()["head.weight"] for name in ("plain", "last", "average"))
-    first = build.build_learner(plain, 3).model.head.weight.detach()
+    first = build.build_learner(plain, 3).model.get_parameter("head.weight").detach()
     assert not torch.equal(b, c)
     assert not torch.equal(first, a)
 
