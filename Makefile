@@ -31,8 +31,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 bench: $(VENV)/installed  ## set up, compare methods fairly on the built-in data, write leaderboard and report
 	@$(BIN)/nearfield bench
 
-test: $(VENV)/installed-dev  ## set up and run the tests
-	@$(BIN)/python -m pytest
+test: $(VENV)/installed-dev  ## set up and run the tests, one process a core; print the coverage of the package
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --cov=nearfield --cov-report=
+	@echo "coverage of the package: $$($(BIN)/coverage report --format=total) %"
 
 check: lint types test  ## formatting, lint, types and tests
 
@@ -48,7 +49,7 @@ lint: $(VENV)/installed-dev  ## formatting, lint and import contracts, without c
 	@if command -v npm > /dev/null; then $(MAKE) --silent node_modules/installed && npm run --silent lint; \
 		else echo "npm is not installed: the JavaScript of the report is not checked"; fi
 
-types: $(VENV)/installed-dev  ## strict type checking of the package
+types: $(VENV)/installed-dev  ## strict type checking of package, tests, benchmarks and docs
 	@$(BIN)/mypy
 
 slow: $(VENV)/installed-dev  ## the tests that take minutes
@@ -64,4 +65,4 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (method
 	@$(BIN)/python docs/generate.py
 
 clean:  ## remove the environment and the caches, keep the runs
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info
