@@ -281,10 +281,11 @@ def test_arguments_by_place_are_the_same_loss() -> None:
     by_place, by_name = Triplet(0.3, "hard"), losses.create("triplet", margin=0.3, mining="hard")
     assert torch.equal(by_place(X, LABELS), by_name(X, LABELS))
     assert list(inspect.signature(Triplet).parameters)[:2] == ["margin", "mining"]  # the constructor's own
+    build_untyped: Any = Triplet
     with pytest.raises(TypeError, match="too many positional"):
-        Triplet(0.3, "hard", "cosine", "all", 0, 1)  # type: ignore[call-arg, arg-type]
+        build_untyped(0.3, "hard", "cosine", "all", 0, 1)
     with pytest.raises(TypeError, match="multiple values"):
-        Triplet(0.3, margin=0.4)  # type: ignore[misc]
+        build_untyped(0.3, margin=0.4)
 
 
 def test_messages_name_method_parameter_rule_value_and_remedy() -> None:
