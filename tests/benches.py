@@ -88,7 +88,7 @@ def fake_results(
         data={"name": "invented", "difficulty": float(difficulty.mean())},  # of these queries, on average
         environment={},
         split="invented",
-        floors={"untrained network": {"map@r": 0.05, "recall@1": 0.2}, "raw pixels": {"map@r": 0.02}},
+        baselines={"untrained network": {"map@r": 0.05, "recall@1": 0.2}, "raw pixels": {"map@r": 0.02}},
         methods=found,
         missing=(),
         queries=per_query,

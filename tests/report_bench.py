@@ -77,7 +77,10 @@ def invent(
         data=dataset.summary(),
         environment={"nearfield": "0.1.0", "commit": "0123456789ab", "python": "3.11.7", "torch": "2.13.0", "cores": 2},
         split="f" * 64,
-        floors={"untrained network": {"map@r": 0.05, "recall@1": 0.3}, "raw pixels": {"map@r": 0.03, "recall@1": 0.25}},
+        baselines={
+            "untrained network": {"map@r": 0.05, "recall@1": 0.3},
+            "raw pixels": {"map@r": 0.03, "recall@1": 0.25},
+        },
         methods=tuple(methods),
         missing=(f"{names[0]} dim512 seed 1", f"{names[0]} dim512 seed 2"),
         queries=per_query,

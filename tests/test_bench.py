@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfield.bench.baselines import floors, unequal
+from nearfield.bench.baselines import baselines, unequal
+from nearfield.bench.estimate import seconds_left
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
-from nearfield.bench.run import prepare, seconds_left
+from nearfield.bench.run import prepare
 from nearfield.config import BenchConfig, build_config
 from nearfield.errors import InputError
 
@@ -180,7 +181,7 @@ def test_what_makes_methods_unequal_is_said() -> None:
     assert found["dreml"][1] == "4 networks of 16 dims, each with 1/4 of the steps"
 
 
-def test_floors_of_images_and_features(tmp_path: Any) -> None:
+def test_baselines_of_images_and_features(tmp_path: Any) -> None:
     from nearfield.data import load
 
     rng = np.random.default_rng(0)
@@ -188,8 +189,8 @@ def test_floors_of_images_and_features(tmp_path: Any) -> None:
     wide = np.concatenate([rng.normal(size=(12, 4))[labels] * 3, rng.normal(size=(72, 60))], axis=1)  # 4 axes tell all
     np.savez(tmp_path / "x.npz", features=wide.astype(np.float32), labels=labels)
     values = {"run": {"data": {"name": str(tmp_path / "x.npz")}, "model": {"backbone": "features", "dim": 4}}}
-    found = floors(build_config(BenchConfig, values), load(str(tmp_path / "x.npz")))
+    found = baselines(build_config(BenchConfig, values), load(str(tmp_path / "x.npz")))
     assert list(found) == ["untrained network", "raw features", "PCA"]
     assert found["PCA"]["map@r"] > found["raw features"]["map@r"] > found["untrained network"]["map@r"]
     values = {"run": {"data": {"name": "digits"}, "model": {"width": 4, "dim": 8}}}
-    assert list(floors(build_config(BenchConfig, values), load("digits"))) == ["untrained network", "raw pixels"]
+    assert list(baselines(build_config(BenchConfig, values), load("digits"))) == ["untrained network", "raw pixels"]

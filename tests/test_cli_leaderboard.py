@@ -72,7 +72,7 @@ def test_pitfalls_of_the_bench_stand_below_the_table() -> None:
 def test_no_star_below_an_untrained_baseline() -> None:
     results = bench()[1]
     assert "★" in "\n".join(printed(120))
-    strong = standings(replace(results, floors={"raw pixels": {"map@r": 0.606}}))
+    strong = standings(replace(results, baselines={"raw pixels": {"map@r": 0.606}}))
     table = leaderboard_table(strong, results, 200)
     assert list(table.columns[0].cells) == ["▽", "▽", "▽", ""]
     assert table.caption == "▽ not above the best untrained baseline."

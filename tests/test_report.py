@@ -715,7 +715,7 @@ def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
 
 
 def test_the_page_calls_nobody_best_or_better_below_an_untrained_baseline(results: BenchResults) -> None:
-    strong = dataclasses.replace(results, floors={"raw pixels": {"map@r": 0.99}})
+    strong = dataclasses.replace(results, baselines={"raw pixels": {"map@r": 0.99}})
     found = board.boards(strong)
     for part in board.board(strong, found)["parts"][:1]:
         assert not any(row["best"] or row["like_best"] for row in part["rows"])

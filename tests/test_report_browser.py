@@ -218,7 +218,7 @@ def test_methods_below_a_baseline_are_tagged(browser: Any, tmp_path: Path, probl
     results = invent(pictures(), NAMES[:3], Shape(seeds=3, trials=0))
     second = sorted(np.mean([seed.separated["map@r"] for seed in method.seeds]) for method in results.methods)[1]
     out = tmp_path / "below.html"
-    results = dataclasses.replace(results, floors={"raw pixels": {"map@r": float(second) + 0.01}})
+    results = dataclasses.replace(results, baselines={"raw pixels": {"map@r": float(second) + 0.01}})
     out.write_text(render(results, "no data here", Cache(None)), encoding="utf-8")
     page = opened(browser, out, problems)
     assert page.locator("#board tbody .tag.warn").all_inner_texts() == ["below baseline"] * 2

@@ -220,7 +220,7 @@ def test_refusals(results: BenchResults, arguments: dict[str, str], words: str) 
 
 
 def with_baseline(results: BenchResults, score: float) -> Board:
-    return standings(replace(results, floors={"raw pixels": {"map@r": score}, "PCA": {"map@r": 0.01}}))
+    return standings(replace(results, baselines={"raw pixels": {"map@r": score}, "PCA": {"map@r": 0.01}}))
 
 
 def test_nobody_is_best_or_better_below_an_untrained_baseline(results: BenchResults) -> None:
@@ -249,7 +249,7 @@ def test_some_methods_do_not_exceed_the_untrained_baseline(results: BenchResults
 
 
 def test_a_baseline_without_the_metric_says_nothing(results: BenchResults) -> None:
-    board = standings(replace(results, floors={"raw pixels": {"recall@1": 1.0}}))
+    board = standings(replace(results, baselines={"raw pixels": {"recall@1": 1.0}}))
     assert (board.baseline, board.below_baseline, baseline_lines(board)) == (None, (), [])
 
 

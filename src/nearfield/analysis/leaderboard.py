@@ -118,7 +118,7 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
         verdicts=verdicts(table) if names else None,
         critical=critical_difference(np.transpose(list(table.values()))) if names else None,
         waiting=tuple(method.label for method in results.methods if not found[method.label]),
-        baselines=results.floors,
+        baselines=results.baselines,
     )
 
 

@@ -1,12 +1,9 @@
-"""What a bench measures before any training: the scores that training must add to, what makes methods unequal, speed.
+"""Baselines, the test scores that need no training, and what makes the conditions of two methods unequal.
 
 Axes: N images, F features, D embedding dims.
 """
 
 from __future__ import annotations
-
-import time
-from itertools import islice
 
 import numpy as np
 import torch
@@ -15,12 +12,10 @@ from nearfield import losses
 from nearfield.bench.results import Scores
 from nearfield.config import BenchConfig, RunConfig
 from nearfield.data import Dataset, pixels
-from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.dataset_scores import score_test
 from nearfield.models import build_model, embed
 from nearfield.training.batches import Supply
-from nearfield.training.build import build_learner, build_sampler, ensemble_size, loss_params
-from nearfield.training.optimizers import build_optimizer
+from nearfield.training.build import ensemble_size, loss_params
 
 LARGEST = 64 * 64 * 3  # values of an image whose raw pixels are still compared
 BATCHES = {
@@ -32,7 +27,7 @@ BATCHES = {
 }
 
 
-def floors(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
+def baselines(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
     """Test scores of the network before training, mean over seeds; of raw pixels or features; of features by PCA."""
     run, rows = config.run, dataset.test_rows()
     found = [_untrained(run.model_copy(update={"seed": seed}), dataset) for seed in config.seeds]
@@ -57,7 +52,7 @@ def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
 
 
 def unequal(run: RunConfig, classes: int) -> list[str]:
-    """What makes the conditions of the run's method differ from those of others, in words."""
+    """What makes the conditions of the run's method differ from those of others, as text."""
     found = []
     method = losses.method(run.method.name)
     sampler = method.sampler
@@ -72,33 +67,3 @@ def unequal(run: RunConfig, classes: int) -> list[str]:
     if learned:
         found.append(f"{learned:,} learned numbers in the loss")
     return found
-
-
-def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
-    """Seconds that one training step takes here, from a few made for the purpose."""
-    run = run if ensemble_size(run) == 1 else run.model_copy(update={"member": 0})
-    torch.set_num_threads(run.threads)
-    supply = Supply(dataset, run.data)
-    model, loss, forward = build_learner(run, supply.parts.fit_classes, supply.features)
-    optimizer = build_optimizer(model, loss, run.optimizer)
-    begun = 0.0
-    batches = supply.batches(build_sampler(run, supply.fit_labels, supply.categories), first=0, seed=run.seed)
-    for step, batch in enumerate(islice(batches, steps + 1)):
-        begun = time.monotonic() if step == 1 else begun  # the first one warms up
-        optimizer.zero_grad()
-        loss(forward(batch.images), batch.labels).backward()
-        optimizer.step()
-    return (time.monotonic() - begun) / steps
-
-
-def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:
-    """Seconds that scoring the classes held out, and the test classes, takes here."""
-    supply = Supply(dataset, run.data)
-    model = build_model(run.model, run.seed, supply.features)
-    begun = time.monotonic()
-    retrieval_metrics(
-        embed(model, supply.rows(supply.parts.val)), supply.labels[supply.parts.val], metrics=("map_at_r",)
-    )
-    between = time.monotonic()
-    score_test(dataset, embed(model, supply.rows(supply.parts.test)), run.distance)
-    return between - begun, time.monotonic() - between

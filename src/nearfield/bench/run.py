@@ -11,14 +11,13 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from nearfield.bench.database import FILE, Store
+from nearfield.bench.estimate import seconds_left
 from nearfield.bench.plan import Bench, as_tried, check_labels, label
 from nearfield.bench.protocols import protocol
 from nearfield.bench.read_results import read_results, remember_storage
@@ -112,31 +111,13 @@ def _watched(observer: Worker, crew: Crew) -> Watched:
     return Watched(done, bench.total, running, left, lambda: read_results(store, bench.digest, observer.folder))
 
 
-def seconds_left(
-    bench: Bench, spent: list[tuple[str, float]], running: tuple[tuple[str, float], ...], workers: int
-) -> float | None:
-    """Time for what is left: tasks of a method take as long as its finished ones on average; None if there are none."""
-    if not spent:
-        return None
-    by_label: dict[str, list[float]] = defaultdict(list)
-    for name, seconds in spent:
-        by_label[name].append(seconds)
-    each = bench.total / len(bench.labels)
-    usual = fmean(seconds for _, seconds in spent)
-    left = sum(
-        max(0.0, each - len(by_label[name])) * (fmean(by_label[name]) if by_label[name] else usual)
-        for name in bench.labels
-    )
-    return max(0.0, left - usual * sum(share for _, share in running)) / workers
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # What the bench is
 
 
 def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
     """What is written down once: configuration, data, split, environment, and scores without any training."""
-    from nearfield.bench.baselines import floors, unequal
+    from nearfield.bench.baselines import baselines, unequal
     from nearfield.training.batches import split
     from nearfield.training.run_folder import environment
 
@@ -150,7 +131,7 @@ def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
         "data": dataset.summary(),
         "environment": environment(),
         "split": parts[0].fingerprint if len(parts) == 1 else "-".join(part.fingerprint[:12] for part in parts),
-        "floors": floors(config, dataset),
+        "floors": baselines(config, dataset),
         "unequal": {
             label(run.method.name, run.method.params): unequal(run, parts[0].fit_classes) for _, run, _ in bench.starts
         },
@@ -244,17 +225,3 @@ def worker_environment() -> dict[str, str]:
     """The environment of a worker: threads that sleep while they wait, large arrays that stay with the process."""
     kept = {"GOMP_SPINCOUNT": "0", "MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
     return {**kept, **os.environ}
-
-
-def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
-    """Time that all tasks will take, from a few training steps of every method, and one scoring, made now."""
-    from nearfield.bench.baselines import time_scoring, time_steps
-
-    config, rules = bench.config, bench.protocol
-    run = rules.runs(config.run)[0]
-    looks = -(-run.steps // run.eval_every)
-    val, test = time_scoring(run, dataset)
-    network = run.steps * fmean(time_steps(start, dataset) for _, start, _ in bench.starts) + looks * val
-    trials = len(config.methods) * config.trials if config.trials > 1 else 0
-    tested = network + test * (1 + looks * rules.oracle)
-    return rules.folds * (trials * network + (bench.total - trials) * tested) / max(1, jobs)

@@ -84,7 +84,8 @@ def _watch(bar: show.Bar, values: list[str]) -> Callable[[str, Watched], None]:
 
 
 def _say_plan(study: Ablation, benches: dict[str, BenchConfig], jobs: int, as_json: bool) -> None:
-    from nearfield.bench.run import estimate_seconds, prepare
+    from nearfield.bench.estimate import estimate_seconds
+    from nearfield.bench.run import prepare
 
     rows: list[dict[str, Any]] = []
     for value, config in benches.items():

@@ -109,7 +109,8 @@ def _method_names(given: list[str]) -> list[str]:
 
 
 def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
-    from nearfield.bench.run import estimate_seconds, prepare
+    from nearfield.bench.estimate import estimate_seconds
+    from nearfield.bench.run import prepare
 
     found, dataset = prepare(config)
     seconds = estimate_seconds(found, dataset, jobs)

@@ -46,7 +46,11 @@ def board(results: BenchResults, found: dict[Part, Board]) -> dict[str, Any]:
     """All parts and the untrained baselines."""
     number = {method.label: i for i, method in enumerate(results.methods)}
     parts = [_part(each, number, _dims(results, part), len(found) > 1) for part, each in found.items()]
-    return {"metric": METRIC, "parts": parts, "floors": [{"name": n, "scores": s} for n, s in results.floors.items()]}
+    return {
+        "metric": METRIC,
+        "parts": parts,
+        "floors": [{"name": n, "scores": s} for n, s in results.baselines.items()],
+    }
 
 
 def _dims(results: BenchResults, part: Part) -> int | None:
