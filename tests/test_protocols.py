@@ -80,7 +80,7 @@ def test_the_digest_depends_on_every_field_but_the_words() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"folds": 4}, "val_fraction is 0.25"),
+        ({"folds": 4}, "val_fraction must be 0.25"),
         ({"folds": 2, "val_fraction": 0.5, "test": "closed"}, "single fold"),
         ({"concatenate": True}, "several folds"),
     ],

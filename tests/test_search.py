@@ -113,7 +113,7 @@ def test_the_search_gets_nearer_to_the_peak_than_chance() -> None:
 
 def test_published_values_outside_of_their_range_are_told_as_its_end() -> None:
     tried = Tried((("method.params.bins", 100), ("optimizer.lr", 1e-9)), (0.5,), True)
-    told = frozen_trial(tried, distributions(SPACE), key="x")
+    told = frozen_trial(tried, distributions(SPACE))
     assert told.params == {"method.params.bins": 40, "optimizer.lr": 1e-4}
     assert told.value == 0.5
     suggest(SPACE, (tried, *history(3, 0)), "a seed")

@@ -1,7 +1,7 @@
-"""Protocols: which classes choose, which are tested, and how. Frozen, named and hashed; `docs/protocols.md` says why.
+"""Protocols: which classes are for validation, which are tested, and how. Frozen, named and hashed.
 
-A protocol is all that makes two numbers comparable apart from the network and its budget. Each is one line of
-`PROTOCOLS`; a TOML file with the same keys is a protocol of one's own.
+A protocol is everything that makes two numbers comparable apart from the network and its budget; `docs/protocols.md`
+gives the reasons. Each is a value in `PROTOCOLS`; a TOML file with the same keys is a custom protocol.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ TESTS: dict[Test, str] = {
 
 
 class Protocol(Config):
-    """How classes are held out, what chooses, and how the test part is scored.
+    """What is held out for validation, what validation chooses, and how the test part is scored.
 
-    The training part is cut into `folds`, each held out once; with one fold, `val_fraction` of it is, drawn by
-    `split_seed`. Classes are held out, but in a closed set images of every class are. The best `select_by` of what is
-    held out chooses the step, and its mean over folds the hyper-parameters. A run trains all its steps: nothing stops
-    early. With `oracle`, test scores along the way are written down for the bias ledger, and nothing is chosen by them.
+    The training part is cut into `folds`, each held out once; with one fold, `val_fraction` of it is held out, drawn by
+    `split_seed`. Whole classes are held out, except in a closed set: there, images of every class. The best `select_by`
+    on held-out data chooses the step, and its mean over folds the hyper-parameters. A run trains all its steps: there
+    is no early stopping. With `oracle`, test scores along the way are recorded for the bias ledger; nothing is chosen
+    by them.
     """
 
     name: str
@@ -43,16 +44,16 @@ class Protocol(Config):
     concatenate: bool = False  # also score the folds' embeddings side by side
     oracle: bool = True
     test: Test = "self"
-    description: Annotated[str, Field(exclude=True)] = ""  # words, which the digest leaves out
+    description: Annotated[str, Field(exclude=True)] = ""  # not part of the digest
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Protocol:
         if self.folds > 1 and self.val_fraction != 1 / self.folds:
-            raise ValueError(f"{self.folds} folds hold out 1/{self.folds} each: val_fraction is {1 / self.folds}")
+            raise ValueError(f"{self.folds} folds hold out 1/{self.folds} each: val_fraction must be {1 / self.folds}")
         if self.folds > 1 and self.test == "closed":
-            raise ValueError("a closed set has no classes to hold out, and so a single fold")
+            raise ValueError("a closed set has no classes to hold out: folds must be 1, a single fold")
         if self.concatenate and self.folds == 1:
-            raise ValueError("concatenate joins the networks of several folds; here is one")
+            raise ValueError("concatenate joins the networks of several folds; got folds = 1")
         return self
 
     def runs(self, base: RunConfig) -> list[RunConfig]:
@@ -63,7 +64,7 @@ class Protocol(Config):
         return [base.model_copy(update={**chosen, "data": part}) for part in parts]
 
     def check(self, dataset: Dataset) -> None:
-        """InputError if the dataset's test part is of another kind, or its classes are too few to be held out."""
+        """InputError if the dataset's test part is of another kind, or it has too few classes to hold some out."""
         found = kind_of_test(dataset)
         if found != self.test:
             fitting = ", ".join(name for name, known in PROTOCOLS.items() if known.test == found)
@@ -129,13 +130,13 @@ PROTOCOLS = _named(
 
 
 def protocol(name: str) -> Protocol:
-    """The protocol called `name`, or of one's own in the TOML file of that name; InputError names the nearest."""
+    """The protocol called `name`, or the one in the TOML file `name`; InputError names the nearest."""
     if not name.endswith(".toml"):
         if name not in PROTOCOLS:
-            raise InputError(f"there is no protocol {name!r}; {nearest(name, PROTOCOLS)} A file ends in .toml.")
+            raise InputError(f"unknown protocol {name!r}; {nearest(name, PROTOCOLS)} A file must end in .toml.")
         return PROTOCOLS[name]
     own = load_config(Protocol, Path(name))
     known = PROTOCOLS.get(own.name)
     if known is not None and known.digest() != own.digest():
-        raise InputError(f"{name} calls itself {own.name!r}, but differs from that protocol; give it another name.")
+        raise InputError(f"{name} is named {own.name!r}, but differs from that protocol; choose another name.")
     return own

@@ -1,4 +1,4 @@
-"""What a bench found, as plain values: every trial, every seed, every fold. Made by `store`, read by all that tells it.
+"""The results of a bench as plain values: every trial, seed and fold. Made by `read_results`, read by `analysis`.
 
 Axes: S seeds, Q queries (test images), D embedding dims.
 """
@@ -54,15 +54,15 @@ class Seed:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """All that a bench knows of one method."""
+    """Everything that a bench found for one method."""
 
-    label: str  # name, and the parameters that the bench's configuration gives it
+    label: str  # name, with the parameters that the bench's configuration sets
     name: str
     params: dict[str, Any]  # the chosen setting, dotted keys; empty if there was no search and no override
     trials: tuple[Trial, ...]
     seeds: tuple[Seed, ...]  # of the chosen setting, finished ones, ascending
     variants: dict[str, tuple[Seed, ...]]  # the same with one classical sin: "untuned", "dim64", "dim512", "plain"
-    unequal: tuple[str, ...]  # what makes its conditions differ from the others', in words
+    unequal: tuple[str, ...]  # how its conditions differ from those of other methods, human-readable
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,6 @@ class BenchResults:
     split: str  # fingerprint
     baselines: dict[str, Scores]  # "untrained network", "raw pixels" or "raw features", "PCA": scores without training
     methods: tuple[MethodResult, ...]  # in the order of the configuration; with a finished seed or trial
-    missing: tuple[str, ...]  # tasks that are not finished, in words
+    missing: tuple[str, ...]  # tasks that are not finished, human-readable
     queries: Callable[[str, str, Part], Floats]  # (label, metric, part) -> (S, Q) per-query test scores
     embeddings: Callable[[str], NDArray[np.float16] | None]  # label -> (Q, D) of the first seed, if they are here

@@ -1,4 +1,4 @@
-"""What a search may vary, and what it tries next: a function of the results so far and of nothing else.
+"""What a search may vary, and what it tries next: a function of the results so far, and of nothing else.
 
 Settings are dotted keys of a run's configuration, such as `method.params.beta` and `optimizer.lr`, with their values.
 """
@@ -34,7 +34,7 @@ class Tried:
 
 
 def space_of(run: RunConfig) -> Space:
-    """What the method of `run` declares, without the parameters that `run` gives it, and the rates that it uses."""
+    """The space that the method of `run` declares, without parameters that `run` sets, and its learning rates."""
     from nearfield.training.build import loss_params
 
     found = method(run.method.name)
@@ -98,7 +98,7 @@ def _suggest(space: tuple[tuple[str, Real | Whole], ...], tried: tuple[Tried, ..
 
 
 def distributions(space: Space) -> dict[str, Any]:
-    """The space in Optuna's words."""
+    """The space as Optuna's distributions."""
     optuna = quiet_optuna()
     real, whole = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
     return {
@@ -107,8 +107,8 @@ def distributions(space: Space) -> dict[str, Any]:
     }
 
 
-def frozen_trial(tried: Tried, ranges: Mapping[str, Any], **attributes: Any) -> Any:
-    """A finished trial for Optuna; values outside of their range, which published ones may be, are moved to its end."""
+def frozen_trial(tried: Tried, ranges: Mapping[str, Any]) -> Any:
+    """A finished trial for Optuna; values outside their range, which published ones may be, are clamped to it."""
     optuna = quiet_optuna()
     given = {key: min(max(value, ranges[key].low), ranges[key].high) for key, value in tried.setting if key in ranges}
     states = optuna.trial.TrialState
@@ -118,12 +118,11 @@ def frozen_trial(tried: Tried, ranges: Mapping[str, Any], **attributes: Any) -> 
         state=states.COMPLETE if tried.complete else states.PRUNED,
         value=fmean(tried.folds) if tried.complete else None,
         intermediate_values={fold: fmean(tried.folds[: fold + 1]) for fold in range(len(tried.folds))},
-        user_attrs=attributes,
     )
 
 
 def quiet_optuna() -> Any:
-    """Optuna, imported when it is needed, without its log."""
+    """Optuna, imported on first use, without its log."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import optuna
@@ -143,7 +142,7 @@ def _draw(each: Real | Whole, dice: random.Random) -> float | int:
 
 
 def _rounded(value: float | int) -> float | int:
-    """Four digits: enough for any hyper-parameter, and what tables can show."""
+    """Four digits: enough for any hyper-parameter, and as many as tables show."""
     return value if isinstance(value, int) else float(f"{value:.4g}")
 
 
