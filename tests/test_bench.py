@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfield.bench.baselines import baselines, unequal
-from nearfield.bench.estimate import seconds_left
+from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
@@ -148,10 +148,20 @@ def test_keys_know_what_an_outcome_depends_on_and_nothing_else() -> None:
 def test_time_left_is_what_is_missing_at_each_methods_own_pace() -> None:
     bench = bench_of(methods=METHODS[:2], trials=1, seeds=[0, 1, 2, 3])
     slow, fast = bench.labels
-    assert seconds_left(bench, [], (), 2) is None
+    assert seconds_left(bench, [], [], 2) is None
     spent = [(slow, 10.0), (slow, 20.0), (fast, 1.0)]
-    assert seconds_left(bench, spent, (), 2) == pytest.approx((2 * 15 + 3 * 1) / 2)
-    assert seconds_left(bench, spent, (("x", 0.5),), 1) == pytest.approx(33 - 31 / 3 / 2)
+    assert seconds_left(bench, spent, [], 2) == pytest.approx((2 * 15 + 3 * 1) / 2)
+    assert seconds_left(bench, spent, [Pace(slow, 0.5, 99.0)], 1) == pytest.approx(1.5 * 15 + 3 * 1)
+
+
+def test_time_left_is_known_before_the_first_task_ends() -> None:
+    bench = bench_of(methods=METHODS[:2], trials=1, seeds=[0, 1])
+    slow, _ = bench.labels
+    assert seconds_left(bench, [], [Pace(slow, 0.0, None)], 1) is None
+    assert seconds_left(bench, [], [Pace(slow, 0.25, 8.0)], 2) == pytest.approx((1.75 * 8 + 2 * 8) / 2)
+    assert typical_seconds(slow, []) == 0.0
+    assert typical_seconds(slow, [("other", 3.0)]) == 3.0
+    assert typical_seconds(slow, [("other", 3.0), (slow, 1.0)]) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -159,14 +169,14 @@ def test_time_left_is_what_is_missing_at_each_methods_own_pace() -> None:
     [
         ({"methods": [{"name": "fastpa"}]}, "did you mean 'fastap'"),
         ({"methods": [{"name": "fastap", "params": {"bin": 3}}]}, "did you mean 'bins'"),
-        ({"methods": [{"name": "fastap"}, {"name": "fastap"}]}, "methods must differ; fastap is there 2 times"),
+        ({"methods": [{"name": "fastap"}, {"name": "fastap"}]}, "methods must differ; got fastap 2 times"),
         ({"protocol": "realitycheck"}, "did you mean 'reality-check'"),
         ({"protocol": "closed-set"}, "protocol closed-set is for data where"),
         ({"run": {"data": {"name": "glyhps"}}}, "did you mean 'glyphs'"),
     ],
 )
 def test_a_bench_that_cannot_be_run_is_refused(values: dict[str, Any], words: str) -> None:
-    given_values = {"run": {"data": {"name": "digits"}}, **values}
+    given_values = {"run": {"data": {"name": "digits"}, "sampler": {"batch_size": 12}}, **values}
     with pytest.raises(InputError, match=words):
         prepare(build_config(BenchConfig, given_values))
 

@@ -68,7 +68,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "--set", "run.stepz=3"], "run.stepz is not a key here; did you mean 'steps'?"),
         (["bench", "--methods", "fastpa"], "unknown method 'fastpa'; did you mean 'fastap'?"),
         (["bench", "--seeds", "0"], "seeds"),
-        (["bench", "--jobs", "-1"], "--jobs must be at least 0; got -1. See `nearfield bench --help`."),
+        (["bench", "--jobs", "-1"], "--jobs must be at least 1; got -1. See `nearfield bench --help`."),
         (["train", "nowhere.toml"], "cannot read the config nowhere.toml"),
         (["train", "--set", "data.name=glyph"], "did you mean 'glyphs'?"),
         (["methods", "triplets"], "did you mean 'triplet'?"),

@@ -287,6 +287,5 @@ def test_the_command_reads_the_folder_of_a_bench(tmp_path: Path, capsys: pytest.
     facts: dict[str, Any] = {"config": config.model_dump(mode="json"), "protocol": reality.model_dump(mode="json")}
     facts |= {"data": {}, "environment": {}, "floors": {}, "split": "", "unequal": {}}
     store.open_bench(Bench(config, reality, "data"), facts)
-    store.close()
     assert main(["lint", str(tmp_path), "--json"]) == 1
     assert [each["sin"] for each in json.loads(capsys.readouterr().out)] == ["untuned"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines import Inline
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -27,10 +28,8 @@ from nearfield.analysis.bias import ledger
 from nearfield.analysis.leaderboard import standings
 from nearfield.analysis.statistics import mean_interval
 from nearfield.analysis.tables import percent
-from nearfield.bench.database import FILE, Store
 from nearfield.bench.results import BenchResults
-from nearfield.bench.run import facts_of, prepare
-from nearfield.bench.worker import Worker
+from nearfield.bench.run import run_bench
 from nearfield.config import BenchConfig, build_config, merge
 from nearfield.data import Dataset, load
 from nearfield.errors import InputError, RunError
@@ -284,11 +283,7 @@ def test_a_real_bench_from_beginning_to_end(tmp_path: Path) -> None:
             "data": {"name": "digits", "val_fraction": 0.4}, "steps": 4, "eval_every": 2, "sampler": {"batch_size": 12},
         },
     })  # fmt: skip
-    bench, dataset = prepare(config)
-    store = Store(tmp_path / "bench" / FILE)
-    store.open_bench(bench, facts_of(bench, dataset, store))
-    Worker(store, bench.digest, tmp_path / "bench", lambda: False, lambda text: None).work()  # in this process
-    store.close()
+    run_bench(config, tmp_path / "bench", Inline(tmp_path), lambda watched: None)
     said: list[str] = []
     out = write_report(tmp_path / "bench", tmp_path / "deep" / "report.html", say=said.append)
     found = embedded(out.read_text(encoding="utf-8"))
@@ -315,8 +310,8 @@ def test_folder_without_results_is_refused(tmp_path: Path, empty: bool) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
-def opening(results: BenchResults) -> Callable[[Path], BenchResults]:
-    return lambda place: results
+def opening(results: BenchResults) -> Callable[[Path, str | None], BenchResults]:
+    return lambda place, digest: results
 
 
 def test_bench_without_a_finished_seed_is_refused(

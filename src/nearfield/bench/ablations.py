@@ -1,8 +1,8 @@
 """Ablations of the papers: one question, one axis, everything else equal. Each value of the axis is an ordinary bench.
 
 An ablation is a typed value of `ABLATIONS`: what is asked, what the papers found, which keys of a run's configuration
-take which values. `run_ablation` runs a bench for each value in a folder of its own, so that it can be stopped and goes
-on, and `ablation_results` says what came out.
+take which values. `run_ablation` runs a bench for each value in a folder of its own, so that it can be interrupted and
+resumed; `analysis.ablations` reads what came out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config,
 from nearfield.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from nearfield.bench.engine import Engine
     from nearfield.bench.results import BenchResults
     from nearfield.bench.run import Watched
 
@@ -44,7 +45,7 @@ RECIPES = {"glyphs": "glyphs_conv", "omniglot": "omniglot_conv4", "cub_lite0": "
 
 @dataclass(frozen=True)
 class Paper:
-    """What a paper found, in our words; its numbers (percent, R@1) where it prints some: curve -> value -> number."""
+    """What a paper found, paraphrased; its numbers (percent, R@1) where it prints some: curve -> value -> number."""
 
     where: str
     found: str
@@ -53,7 +54,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Ablation:
-    """A question and how it is asked.
+    """A question and the benches that answer it.
 
     `settings` are what a value of the axis means for a run. Without `methods` the axis itself is the method.
     """
@@ -74,7 +75,7 @@ class Ablation:
     ) -> BenchConfig:
         """The bench that every value of the axis changes: the data's recipe, the base, the arguments, `a.b=value`."""
         if methods and not self.methods:
-            raise InputError(f"{self.name} compares methods already: leave --methods out; got {' '.join(methods)}.")
+            raise InputError(f"{self.name} varies the method itself: leave --methods out; got {' '.join(methods)}.")
         run = recipes.recipe(RECIPES[data]) if data in RECIPES else RunConfig()
         run = apply(run, {**self.base, "data.name": data})
         chosen = [MethodConfig(name=name) for name in methods] or self.methods or [MethodConfig()]
@@ -96,14 +97,14 @@ class Ablation:
 
 
 def run_ablation(
-    benches: Mapping[str, BenchConfig], folder: Path, jobs: int, watch: Callable[[str, Watched], None]
+    benches: Mapping[str, BenchConfig], folder: Path, engine: Engine, watch: Callable[[str, Watched], None]
 ) -> Iterator[dict[str, BenchResults]]:
-    """Run the bench of every value, or go on with those that are not finished; after each, what was found so far."""
+    """Run the bench of every value, or resume those that are not finished; after each, what was found so far."""
     from nearfield.bench.run import run_bench
 
     found: dict[str, BenchResults] = {}
     for value, bench in benches.items():
-        found[value] = run_bench(bench, folder / folder_name(value), jobs, partial(watch, value))
+        found[value] = run_bench(bench, folder / folder_name(value), engine, partial(watch, value))
         yield found
 
 
@@ -119,13 +120,13 @@ def folder_name(value: str) -> str:
 def number(value: str, axis: str) -> int:
     """A value of an axis of whole numbers."""
     if not value.isdigit() or int(value) < 1:
-        raise InputError(f"{axis} takes whole numbers of at least 1; got {value!r}.")
+        raise InputError(f"{axis} must be whole numbers of at least 1; got {value!r}.")
     return int(value)
 
 
 def _one_of(value: str, axis: str, known: Mapping[str, Any]) -> Any:
     if value not in known:
-        raise InputError(f"{axis} has no value {value!r}; {nearest(value, known)}")
+        raise InputError(f"unknown value {value!r} of {axis}; {nearest(value, known)}")
     return known[value]
 
 

@@ -1,9 +1,10 @@
-"""The database of a bench: its queue of tasks and its results. A SQLite file, or PostgreSQL for many machines.
+"""The results of benches in a SQLite file that one process writes, the driver, and any number may read.
 
 meta          key, value: schema_version
-benches       digest, opened (when, in seconds), facts as JSON: configuration, protocol, data, environment, floors ...
-tasks         one row a task that somebody took: key, state (running, open, failed, done), owner and expires (of its
-              claim), failures, share (done so far), name, task and outcome as JSON, error, seconds it took
+benches       digest, opened (when, in seconds), facts as JSON: configuration, protocol, data, environment, floors (the
+              baselines) ...
+tasks         one row for each finished task: key, state (done, failed), name, task and outcome as JSON, error, seconds,
+              made_by as JSON: version, commit and platform that did it
 entries       which task is what in a bench: bench, label, kind (trial, seed, variant), variant, number -> key
 query_scores  key, part ("fold 0" ..., "concatenated"), metric, scores: zlib of float32 little-endian, one for each
               query in the order of the test images; NaN for a query without any match
@@ -12,284 +13,178 @@ query_scores  key, part ("fold 0" ..., "concatenated"), metric, scores: zlib of 
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from nearfield.bench.plan import Bench, Outcome, Task
 from nearfield.errors import InputError, RunError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILE = "results.sqlite"
-STORAGE = "NEARFIELD_STORAGE"  # the environment variable that names a database, where a password must not be seen
-TRIES = 2  # of a task that fails, before the bench goes on without it
 Queries = dict[tuple[str, str], NDArray[np.float32]]  # (part, metric) -> scores of every query
+Row = dict[str, Any]
 
-_schema = sa.MetaData()
-_meta = sa.Table("meta", _schema, sa.Column("key", sa.Text, primary_key=True), sa.Column("value", sa.Text))
-_benches = sa.Table(
-    "benches",
-    _schema,
-    sa.Column("digest", sa.Text, primary_key=True),
-    sa.Column("opened", sa.Double, nullable=False),
-    sa.Column("facts", sa.Text, nullable=False),
+TASKS = """CREATE TABLE IF NOT EXISTS tasks (key TEXT PRIMARY KEY, state TEXT NOT NULL, name TEXT NOT NULL,
+    task TEXT NOT NULL, outcome TEXT, error TEXT, seconds REAL, made_by TEXT)"""
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE IF NOT EXISTS benches (digest TEXT PRIMARY KEY, opened REAL NOT NULL, facts TEXT NOT NULL)",
+    TASKS,
+    """CREATE TABLE IF NOT EXISTS entries (bench TEXT, label TEXT, kind TEXT, variant TEXT, number INTEGER,
+    key TEXT NOT NULL, PRIMARY KEY (bench, label, kind, variant, number))""",
+    """CREATE TABLE IF NOT EXISTS query_scores (key TEXT, part TEXT, metric TEXT, scores BLOB NOT NULL,
+    PRIMARY KEY (key, part, metric))""",
 )
-_tasks = sa.Table(
-    "tasks",
-    _schema,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("owner", sa.Text),
-    sa.Column("expires", sa.Double, nullable=False, default=0.0),
-    sa.Column("failures", sa.Integer, nullable=False, default=0),
-    sa.Column("share", sa.Double, nullable=False, default=0.0),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("task", sa.Text, nullable=False),
-    sa.Column("outcome", sa.Text),
-    sa.Column("error", sa.Text),
-    sa.Column("seconds", sa.Double),
-)
-_entries = sa.Table(
-    "entries",
-    _schema,
-    *(sa.Column(name, sa.Text, primary_key=True) for name in ("bench", "label", "kind", "variant")),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("key", sa.Text, nullable=False),
-)
-_queries = sa.Table(
-    "query_scores",
-    _schema,
-    *(sa.Column(name, sa.Text, primary_key=True) for name in ("key", "part", "metric")),
-    sa.Column("scores", sa.LargeBinary, nullable=False),
+FROM_VERSION_2 = (  # there the table was a queue too: who does what, until when
+    "ALTER TABLE tasks RENAME TO tasks_2",
+    TASKS,
+    """INSERT INTO tasks (key, state, name, task, outcome, error, seconds)
+    SELECT key, state, name, task, outcome, error, seconds FROM tasks_2 WHERE state IN ('done', 'failed')""",
+    "DROP TABLE tasks_2",
 )
 
 
 class Store:
-    """Reads and writes a bench's database; every write is one transaction, and many processes may write."""
+    """Reads and writes the results of benches; every write is one transaction."""
 
-    def __init__(self, storage: str | Path) -> None:
-        """`storage` is a URL, or the path of a SQLite file."""
-        text = str(storage)
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
         try:
-            self.url = sa.make_url(text if "://" in text else f"sqlite:///{text}")
-            self._engine = sa.create_engine(self.url, **_connection(self.url))
-        except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
-            raise InputError(
-                f"storage must be a file or a URL such as postgresql+psycopg://user@host/name; got {text!r}: {error}."
-            ) from error
-        if self.url.get_backend_name() == "sqlite":
-            _prepare_sqlite(self._engine)
-            self._insert = sqlite.insert
-            self._now: Any = sa.literal_column("((julianday('now') - 2440587.5) * 86400.0)")
-        else:
-            self._insert = postgresql.insert  # type: ignore[assignment]
-            self._now = sa.extract("epoch", sa.func.clock_timestamp())
-        with self._using():
-            self._create()
-
-    @property
-    def name(self) -> str:
-        """The URL without its password."""
-        return self.url.render_as_string(hide_password=True)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        self._engine.dispose()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write the results {self.path}: {error.strerror}. Choose another --out.") from error
+        self._create()
 
     @contextmanager
-    def _using(self) -> Iterator[None]:
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one read or write, so that nothing is held open between them."""
         try:
-            yield
-        except (OSError, SQLAlchemyError) as error:
-            reason = getattr(error, "orig", None) or error
-            raise RunError(f"cannot use the results in {self.name}: {str(reason).strip()}.") from error
+            with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as db:
+                db.row_factory = sqlite3.Row
+                yield db
+        except sqlite3.Error as error:
+            raise RunError(f"cannot use the results in {self.path}: {error}.") from error
 
     @contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
-        with self._using(), self._engine.connect() as db:
-            yield db.execution_options(reading=True)
-
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self._using(), self._engine.begin() as db:
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: an exception, or the end of the process, undoes it."""
+        with self._connected() as db:
+            db.execute("PRAGMA journal_mode = WAL")  # readers beside the writer
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("BEGIN IMMEDIATE")
             yield db
+            db.execute("COMMIT")
+
+    def _read(self, query: str, *values: Any) -> list[Row]:
+        with self._connected() as db:
+            return [dict(row) for row in db.execute(query, values)]
 
     def _create(self) -> None:
-        if self.url.get_backend_name() == "sqlite" and self.url.database:
-            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-        with self._engine.begin() as db:
-            if db.dialect.name == "postgresql":  # two workers that start together must not both create the tables
-                db.execute(sa.text("SELECT pg_advisory_xact_lock(20190831)"))
-            _schema.create_all(db)
-            db.execute(
-                self._insert(_meta).values(key="schema_version", value=str(SCHEMA_VERSION)).on_conflict_do_nothing()
-            )
-            version = db.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema_version")).scalar_one()
-        if int(version) != SCHEMA_VERSION:
-            raise RunError(
-                f"{self.name} has schema version {version}, this Nearfield reads {SCHEMA_VERSION}; use another --out."
-            )
+        if self._version() == SCHEMA_VERSION:
+            return
+        with self._writing() as db:
+            version = self._version()  # another process may have been quicker
+            if version not in (0, 2, SCHEMA_VERSION):
+                raise RunError(
+                    f"{self.path} has schema version {version}, this Nearfield reads 2 and {SCHEMA_VERSION}; "
+                    "use another --out."
+                )
+            for change in FROM_VERSION_2 if version == 2 else TABLES:
+                db.execute(change)
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION),))
+
+    def _version(self) -> int:
+        """Of the schema; 0 if the file is new."""
+        if not self.path.exists() or not self._read("SELECT name FROM sqlite_master WHERE name = 'meta'"):
+            return 0
+        return int(self._read("SELECT value FROM meta WHERE key = 'schema_version'")[0]["value"])
 
     # Benches
 
     def open_bench(self, bench: Bench, facts: dict[str, Any]) -> None:
-        """Remember a bench, or that it goes on; what had failed may be tried again."""
-        new = self._insert(_benches).values(digest=bench.digest, opened=self._now, facts=json.dumps(facts))
-        values = {"opened": new.excluded.opened, "facts": new.excluded.facts}
+        """Write down a bench, or that it is run again."""
         with self._writing() as db:
-            db.execute(new.on_conflict_do_update(index_elements=["digest"], set_=values))
-            db.execute(sa.update(_tasks).where(_tasks.c.state == "failed").values(failures=0))
+            new = "INSERT INTO benches VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET opened = excluded.opened"
+            db.execute(f"{new}, facts = excluded.facts", (bench.digest, time.time(), json.dumps(facts)))
 
     def benches(self) -> list[str]:
         """The digests of all benches, the one opened last first."""
-        with self._reading() as db:
-            return list(db.execute(sa.select(_benches.c.digest).order_by(_benches.c.opened.desc())).scalars())
+        return [row["digest"] for row in self._read("SELECT digest FROM benches ORDER BY opened DESC")]
 
     def facts(self, digest: str) -> dict[str, Any]:
-        """What was remembered of a bench."""
-        with self._reading() as db:
-            found = db.execute(sa.select(_benches.c.facts).where(_benches.c.digest == digest)).scalar_one_or_none()
-        if found is None:
-            raise InputError(f"{self.name} holds no bench {digest!r}; it holds: {', '.join(self.benches()) or 'none'}.")
-        facts: dict[str, Any] = json.loads(found)
+        """What was written down of a bench."""
+        found = self._read("SELECT facts FROM benches WHERE digest = ?", digest)
+        if not found:
+            raise InputError(f"{self.path} holds no bench {digest!r}; it holds: {', '.join(self.benches()) or 'none'}.")
+        facts: dict[str, Any] = json.loads(found[0]["facts"])
         return facts
 
-    # The queue
+    # Tasks
 
-    def update(self, known: dict[str, Outcome]) -> bool:
-        """Bring `known`, outcomes by key, up to date; whether it changed. What failed too often counts as finished."""
-        over = sa.or_(_tasks.c.state == "done", sa.and_(_tasks.c.state == "failed", _tasks.c.failures >= TRIES))
-        with self._reading() as db:
-            keys = set(db.execute(sa.select(_tasks.c.key).where(over)).scalars())
-            new, again = list(keys - known.keys()), known.keys() - keys
-            for key in again:
-                del known[key]
-            for start in range(0, len(new), 500):
-                columns = (_tasks.c.key, _tasks.c.state, _tasks.c.outcome, _tasks.c.error)
-                for row in db.execute(sa.select(*columns).where(_tasks.c.key.in_(new[start : start + 500]))):
-                    failed = {"state": "failed", "error": row.error}
-                    known[row.key] = json.loads(row.outcome) if row.state == "done" else failed
-        return bool(new or again)
+    def finished(self) -> dict[str, Outcome]:
+        """The outcome of every task that is done, of all benches, by key."""
+        return {
+            row["key"]: json.loads(row["outcome"])
+            for row in self._read("SELECT key, outcome FROM tasks WHERE state = 'done'")
+        }
 
-    def claim(self, task: Task, owner: str, seconds: float) -> bool:
-        """Take the task for so many seconds; False if somebody else has it, or it is finished."""
-        mine = {"state": "running", "owner": owner, "expires": self._now + seconds, "share": 0.0}
-        free = sa.or_(
-            _tasks.c.state == "open",
-            sa.and_(_tasks.c.state == "running", _tasks.c.expires < self._now),
-            sa.and_(_tasks.c.state == "failed", _tasks.c.failures < TRIES),
-        )
-        new = self._insert(_tasks).values(key=task.key, name=task.name, task=json.dumps(task.to_json()), **mine)
-        with self._writing() as db:
-            db.execute(new.on_conflict_do_update(index_elements=["key"], set_=mine, where=free))
-            return bool(db.execute(sa.select(_tasks.c.owner).where(_tasks.c.key == task.key)).scalar_one() == owner)
-
-    def taken(self) -> dict[str, tuple[str, float]]:
-        """Tasks that somebody is doing: key -> its name and the share that is done."""
-        held = sa.and_(_tasks.c.state == "running", _tasks.c.expires >= self._now)
-        with self._reading() as db:
-            rows = db.execute(sa.select(_tasks.c.key, _tasks.c.name, _tasks.c.share).where(held))
-            return {row.key: (row.name, row.share) for row in rows}
-
-    def beat(self, key: str, owner: str, seconds: float, share: float) -> bool:
-        """Keep the task for so many seconds more; False if it was lost to somebody else."""
-        return self._change(key, owner, expires=self._now + seconds, share=share)
-
-    def release(self, key: str, owner: str) -> bool:
-        """Give the task back, to be gone on with."""
-        return self._change(key, owner, state="open", owner=None)
-
-    def fail(self, key: str, owner: str, error: str) -> bool:
-        """The task failed."""
-        return self._change(key, owner, state="failed", owner=None, error=error, failures=_tasks.c.failures + 1)
-
-    def record(self, key: str, owner: str, outcome: Outcome, queries: Queries, seconds: float) -> bool:
-        """The task is done; False, and nothing is written, if it was lost to somebody else."""
+    def record(self, task: Task, outcome: Outcome, queries: Queries, seconds: float, made_by: dict[str, Any]) -> None:
+        """The task is done."""
+        values = (json.dumps(outcome), None, seconds, json.dumps(made_by))
         blobs = [
-            {"key": key, "part": part, "metric": metric, "scores": zlib.compress(values.astype("<f4").tobytes())}
-            for (part, metric), values in queries.items()
+            (task.key, part, metric, zlib.compress(scores.astype("<f4").tobytes()))
+            for (part, metric), scores in queries.items()
         ]
-        done = {"state": "done", "owner": None, "outcome": json.dumps(outcome), "seconds": seconds, "share": 1.0}
         with self._writing() as db:
-            if db.execute(self._mine(key, owner).values(**done, error=None)).rowcount != 1:
-                return False
-            if blobs:
-                db.execute(sa.insert(_queries), blobs)
-            return True
+            self._put(db, task, "done", *values)
+            db.executemany("INSERT OR REPLACE INTO query_scores VALUES (?, ?, ?, ?)", blobs)
 
-    def _mine(self, key: str, by: str) -> sa.Update:
-        here = (_tasks.c.key == key, _tasks.c.owner == by, _tasks.c.state == "running")
-        return sa.update(_tasks).where(*here)
-
-    def _change(self, key: str, by: str, **values: Any) -> bool:
+    def fail(self, task: Task, error: str) -> None:
+        """The task failed, and is left out; the next run of a bench that needs it tries again."""
         with self._writing() as db:
-            return db.execute(self._mine(key, by).values(**values)).rowcount == 1
+            self._put(db, task, "failed", None, error, None, None)
+
+    def _put(self, db: sqlite3.Connection, task: Task, state: str, *values: Any) -> None:
+        row = (task.key, state, task.name, json.dumps(task.to_json()), *values)
+        db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     # Results
 
     def enter(self, bench: str, tasks: Iterable[Task]) -> None:
         """Write down which tasks make up a bench."""
-        rows = [
-            {"bench": bench, "label": t.label, "kind": t.kind, "variant": t.variant, "number": t.number, "key": t.key}
-            for t in tasks
-        ]
-        if not rows:
-            return
-        new = self._insert(_entries)
-        names = [column.name for column in _entries.primary_key]
-        with self._writing() as db:
-            db.execute(new.on_conflict_do_update(index_elements=names, set_={"key": new.excluded.key}), rows)
+        rows = [(bench, task.label, task.kind, task.variant, task.number, task.key) for task in tasks]
+        if rows:
+            with self._writing() as db:
+                db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def entries(self, bench: str) -> list[dict[str, Any]]:
-        """Every task of a bench that was begun: label, kind, variant, number, key, state, error, setting, outcome."""
-        columns = (_entries, _tasks.c.state, _tasks.c.error, _tasks.c.task, _tasks.c.outcome, _tasks.c.seconds)
-        query = sa.select(*columns).join(_tasks, _tasks.c.key == _entries.c.key).where(_entries.c.bench == bench)
-        with self._reading() as db:
-            rows = [dict(row) for row in db.execute(query.order_by(_entries.c.number)).mappings()]
+    def entries(self, bench: str) -> list[Row]:
+        """Every finished task of a bench, with label, kind, variant, number, setting, and its outcome or error."""
+        columns = "entries.*, state, error, task, outcome, seconds, made_by"
+        query = f"SELECT {columns} FROM entries JOIN tasks USING (key) WHERE bench = ? ORDER BY number"
+        rows = self._read(query, bench)
         for row in rows:
             row["setting"] = json.loads(row.pop("task"))["setting"]
             row["outcome"] = json.loads(row["outcome"]) if row["state"] == "done" else None
+            row["made_by"] = json.loads(row["made_by"] or "{}")
         return rows
 
-    def entries_seconds(self, bench: str) -> list[tuple[str, float]]:
-        """Label and seconds of every finished task of a bench."""
-        query = sa.select(_entries.c.label, _tasks.c.seconds).join(_tasks, _tasks.c.key == _entries.c.key)
-        with self._reading() as db:
-            rows = db.execute(query.where(_entries.c.bench == bench, _tasks.c.state == "done"))
-            return [(row.label, row.seconds) for row in rows]
+    def seconds_spent(self, bench: str) -> list[tuple[str, float]]:
+        """Label and seconds of every task of a bench that is done."""
+        query = "SELECT label, seconds FROM entries JOIN tasks USING (key) WHERE bench = ? AND state = 'done'"
+        return [(row["label"], row["seconds"]) for row in self._read(query, bench)]
 
     def query_scores(self, key: str, part: str, metric: str) -> NDArray[np.float32]:
         """Test scores of a task, one for each query."""
-        here = (_queries.c.key == key, _queries.c.part == part, _queries.c.metric == metric)
-        with self._reading() as db:
-            found = db.execute(sa.select(_queries.c.scores).where(*here)).scalar_one_or_none()
-        if found is None:
-            raise RunError(f"{self.name} holds no {metric} of single queries, {part}, of task {key}.")
-        return np.frombuffer(zlib.decompress(found), dtype="<f4")
-
-
-def _connection(url: sa.URL) -> dict[str, Any]:
-    return {"connect_args": {"timeout": 60}} if url.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
-
-
-def _prepare_sqlite(engine: sa.Engine) -> None:
-    """Readers beside a writer, and writers that wait for each other from the start of their transaction."""
-
-    @sa.event.listens_for(engine, "connect")
-    def connect(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # transactions begin below, not where the driver thinks fit
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
-        reading = connection.get_execution_options().get("reading", False)
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+        query = "SELECT scores FROM query_scores WHERE key = ? AND part = ? AND metric = ?"
+        found = self._read(query, key, part, metric)
+        if not found:
+            raise RunError(f"{self.path} holds no {metric} of single queries, {part}, of task {key}.")
+        return np.frombuffer(zlib.decompress(found[0]["scores"]), dtype="<f4")

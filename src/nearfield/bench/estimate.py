@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections.abc import Sequence
 from itertools import islice
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 
@@ -19,23 +20,41 @@ from nearfield.training.batches import Supply
 from nearfield.training.build import build_learner, build_sampler, ensemble_size
 from nearfield.training.optimizers import build_optimizer
 
+Spent = Sequence[tuple[str, float]]  # label and seconds of every finished task
 
-def seconds_left(
-    bench: Bench, spent: list[tuple[str, float]], running: tuple[tuple[str, float], ...], workers: int
-) -> float | None:
-    """Time for what is left: tasks of a method take as long as its finished ones on average; None if there are none."""
-    if not spent:
+
+class Pace(NamedTuple):
+    """How far a running task is, and how long all of it takes at its speed."""
+
+    label: str
+    share: float
+    seconds: float | None  # None before there is a speed
+
+
+def seconds_left(bench: Bench, spent: Spent, running: Sequence[Pace], workers: int) -> float | None:
+    """Time for what is left; None as long as no task is finished and no running one has a speed.
+
+    A task takes as long as the finished ones of its method on average, else as the running ones of its method will;
+    where there are neither, as those of all methods.
+    """
+    expected = [(each.label, each.seconds) for each in running if each.seconds is not None]
+    if not spent and not expected:
         return None
-    by_label: dict[str, list[float]] = defaultdict(list)
-    for name, seconds in spent:
-        by_label[name].append(seconds)
+    usual = fmean(seconds for _, seconds in spent or expected)
     each = bench.total / len(bench.labels)
-    usual = fmean(seconds for _, seconds in spent)
-    left = sum(
-        max(0.0, each - len(by_label[name])) * (fmean(by_label[name]) if by_label[name] else usual)
-        for name in bench.labels
-    )
-    return max(0.0, left - usual * sum(share for _, share in running)) / workers
+    left = 0.0
+    for label in bench.labels:
+        done = [seconds for name, seconds in spent if name == label]
+        known = done or [seconds for name, seconds in expected if name == label]
+        shares = sum(pace.share for pace in running if pace.label == label)
+        left += max(0.0, each - len(done) - shares) * (fmean(known) if known else usual)
+    return left / workers
+
+
+def typical_seconds(label: str, spent: Spent) -> float:
+    """How long a task of this method takes, judged by finished ones of its own, else of any method; 0 without any."""
+    own = [seconds for name, seconds in spent if name == label]
+    return max(own or [seconds for _, seconds in spent], default=0.0)
 
 
 def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
@@ -68,7 +87,7 @@ def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
 
 
 def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:
-    """Seconds that scoring the classes held out, and the test classes, takes here."""
+    """Seconds that scoring the held-out classes, and the test classes, takes here."""
     supply = Supply(dataset, run.data)
     model = build_model(run.model, run.seed, supply.features)
     begun = time.monotonic()

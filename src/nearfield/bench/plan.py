@@ -1,15 +1,16 @@
 """A bench as a pure function: from the tasks that are finished to the tasks that can be done next.
 
-    trial     one setting of a method, trained on every fold, scored on the classes held out; never tested
+    trial     one setting of a method, trained on every fold, scored on the held-out classes; never tested
     seed      one repetition of the best setting, tested
     variant   the same with one classical sin, for the bias ledger
 
-A task's key is a digest of all that its outcome depends on, so that whoever does it, whenever and wherever, the outcome
-is the same. Two tasks with one key are done once. Nothing here looks at a clock, a file or a random number.
+A task's key is a digest of everything its outcome depends on, so that the outcome is the same whoever does it, whenever
+and wherever. Two tasks with one key are done once. Nothing here looks at a clock, a file or a random number.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ from nearfield.bench.search import (
     space_of,
     suggest,
 )
-from nearfield.config import BenchConfig, MethodConfig, RunConfig
+from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config
 from nearfield.errors import InputError
 
 TRIAL_SEED = 1000  # added to the bench's own for trials: the setting is chosen by other seeds than it is reported with
@@ -44,7 +45,7 @@ Outcome = dict[str, Any]  # "state": complete, pruned or failed; "folds"; of see
 
 @dataclass(frozen=True)
 class Task:
-    """Something to do: a run on every fold of the protocol."""
+    """A unit of work: one run on every fold of the protocol."""
 
     label: str
     kind: Literal["trial", "seed", "variant"]
@@ -57,7 +58,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Human-readable."""
         return (
             f"{self.label} {self.variant} seed {self.number}"
             if self.variant
@@ -65,13 +66,15 @@ class Task:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for anybody who reads the database."""
-        return {
-            "name": self.name,
-            "run": self.run.model_dump(mode="json"),
-            "setting": self.setting,
-            "bounds": list(self.bounds),
-        }
+        """All of it as plain values; `from_json` reads it again."""
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {**fields, "name": self.name, "run": self.run.model_dump(mode="json"), "bounds": list(self.bounds)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Task:
+        """A task from plain values."""
+        known = {key: value for key, value in values.items() if key != "name"}
+        return cls(**{**known, "run": build_config(RunConfig, known["run"]), "bounds": tuple(known["bounds"])})
 
 
 Done = tuple[Task, Outcome | None]  # None: it can be done now
@@ -79,7 +82,7 @@ Done = tuple[Task, Outcome | None]  # None: it can be done now
 
 @dataclass
 class Course:
-    """How far one method is: every task that can be named, with its outcome if it is finished."""
+    """The progress of one method: every task that can be named, with its outcome if it is finished."""
 
     label: str
     trials: list[Done] = field(default_factory=list)
@@ -92,16 +95,22 @@ class Course:
 
 @dataclass(frozen=True)
 class Bench:
-    """A comparison, the protocol that its configuration names, and the fingerprint of its data."""
+    """A comparison, the protocol that its configuration names, and the fingerprints of its data and weights."""
 
     config: BenchConfig
     protocol: Protocol
     data: str
+    weights: str | None = None  # sha256 of the file `run.model.weights`, if the configuration names one
 
     @cached_property
     def digest(self) -> str:
-        """What the whole depends on."""
-        return digest(_brief(self.config), _brief(self.protocol), self.data)
+        """Of everything that the bench depends on."""
+        return digest(_brief(self.config), *self._conditions)
+
+    @property
+    def _conditions(self) -> tuple[Any, ...]:
+        """What every task depends on beside its run."""
+        return (_brief(self.protocol), self.data, *([self.weights] if self.weights else []))
 
     @cached_property
     def starts(self) -> list[tuple[MethodConfig, RunConfig, Space]]:
@@ -116,7 +125,7 @@ class Bench:
 
     @property
     def total(self) -> int:
-        """How many tasks there are, the ones included that cannot be named yet."""
+        """How many tasks there are, including those that cannot be named yet."""
         c = self.config
         tuned = c.trials if c.trials > 1 else 0
         plain = sum(bool(plain_of(method.name)) for method in c.methods) if "plain" in c.variants else 0
@@ -124,7 +133,7 @@ class Bench:
         return len(c.methods) * (tuned + len(c.seeds)) + variants * c.variant_seeds
 
     def course(self, index: int, finished: Mapping[str, Outcome]) -> Course:
-        """How far method number `index` is."""
+        """The progress of method number `index`."""
         method, start, space = self.starts[index]
         course = Course(label(method.name, method.params))
         chosen: Setting | None = {}
@@ -147,7 +156,7 @@ class Bench:
         """Name the trials that can be named; the best setting once all of them are finished."""
         tried: dict[int, Tried] = {}
         start = start.model_copy(update={"seed": start.seed + TRIAL_SEED})
-        identity = digest(_brief(start), _brief(self.protocol), self.data)
+        identity = digest(_brief(start), *self._conditions)
         for number in range(self.config.trials):
             if number >= STARTUP and len(tried) < number:
                 return None
@@ -162,7 +171,7 @@ class Bench:
                 setting = suggest(space, earlier, seed)
                 bounds = self._bounds(earlier)
             run = apply(start, setting) if number else start
-            key = digest("trial", _brief(run), _brief(self.protocol), self.data, bounds)
+            key = digest("trial", _brief(run), *self._conditions, bounds)
             task = Task(course.label, "trial", number, run, key, "", setting, bounds)
             outcome = finished.get(key)
             course.trials.append((task, outcome))
@@ -174,7 +183,7 @@ class Bench:
         return course.trials[best][0].setting if best else {}
 
     def _bounds(self, earlier: tuple[Tried, ...]) -> tuple[float, ...]:
-        """What the mean of a trial's first folds must reach: the median of the complete ones before it, less some."""
+        """What the mean of a trial's first folds must reach: the median of the earlier complete trials, less some."""
         rivals = [each.folds for each in earlier if each.complete]
         if not self.config.prune or len(rivals) < RIVALS:
             return ()
@@ -187,7 +196,7 @@ class Bench:
         seed: int, finished: Mapping[str, Outcome],
     ) -> Done:  # fmt: skip
         run = run.model_copy(update={"seed": seed})
-        key = digest("test", _brief(run), _brief(self.protocol), self.data)
+        key = digest("test", _brief(run), *self._conditions)
         return Task(course.label, kind, seed, run, key, variant, setting), finished.get(key)
 
 
@@ -197,7 +206,7 @@ def plan(bench: Bench, finished: Mapping[str, Outcome]) -> list[Task]:
 
 
 def to_do(courses: list[Course]) -> list[Task]:
-    """What is not finished: trial by trial, then seed by seed, then variants; within each, method by method."""
+    """The unfinished tasks: trial by trial, then seed by seed, then variants; within each, method by method."""
     stages = {"trial": 0, "seed": 1, "variant": 2}
     tasks = [task for course in courses for task, outcome in course if outcome is None]
     unique: dict[str, Task] = {}
@@ -233,11 +242,11 @@ def label(name: str, params: Mapping[str, Any]) -> str:
 
 
 def check_labels(config: BenchConfig) -> None:
-    """InputError if a method is there twice."""
+    """InputError if two methods are the same."""
     labels = [label(method.name, method.params) for method in config.methods]
     for each in labels:
         if labels.count(each) > 1:
-            raise InputError(f"methods must differ; {each} is there {labels.count(each)} times.")
+            raise InputError(f"methods must differ; got {each} {labels.count(each)} times. Remove the duplicates.")
 
 
 def digest(*parts: Any) -> str:

@@ -2,59 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from nearfield.bench.database import FILE, STORAGE, Store
+from nearfield.bench.database import FILE, Store
 from nearfield.bench.plan import label, plain_of
 from nearfield.bench.results import BenchResults, Floats, Fold, MethodResult, Part, Seed, Trial
 from nearfield.config import BenchConfig, MethodConfig, build_config
 from nearfield.errors import InputError, RunError
-from nearfield.files import write_json
 
-ELSEWHERE = "storage.json"  # in the folder of a bench whose database is elsewhere
 Entry = dict[str, Any]
 
 
-def open_results(place: str | Path, folder: Path | None = None, digest: str | None = None) -> BenchResults:
-    """The results so far of the bench in a folder, or at a URL, whose runs may be in `folder`.
-
-    Of several benches in one database that opened last, unless `digest` names another.
-    """
-    if "://" in str(place):
-        store = Store(str(place))
-    else:
-        folder = Path(place)
-        store, digest = _store_of(folder, digest)
+def open_results(folder: str | Path, digest: str | None = None) -> BenchResults:
+    """The results so far of the bench in a folder; of several that opened last, unless `digest` names another."""
+    folder = Path(folder)
+    if not (folder / FILE).is_file():
+        raise InputError(f"{folder} holds no results of a bench; run `nearfield bench --out {folder}`.")
+    store = Store(folder / FILE)
     known = store.benches()
     if not known:
-        raise InputError(f"{store.name} holds no bench; run `nearfield bench` on it.")
+        raise InputError(f"{store.path} holds no bench; run `nearfield bench --out {folder}`.")
     return read_results(store, digest or known[0], folder)
-
-
-def remember_storage(folder: Path, storage: str | None, digest: str) -> None:
-    """Write down, in the folder of a bench, that its results are elsewhere; without the password."""
-    if storage is not None and "://" in storage:
-        url = sa.make_url(storage).set(password=None).render_as_string()
-        write_json(folder / ELSEWHERE, {"storage": url, "bench": digest})
-
-
-def _store_of(folder: Path, digest: str | None) -> tuple[Store, str | None]:
-    """The database of the bench in a folder: the file in it, or what the folder says."""
-    if (folder / FILE).is_file():
-        return Store(folder / FILE), digest
-    if not (folder / ELSEWHERE).is_file():
-        raise InputError(f"{folder} holds no results of a bench; run `nearfield bench --out {folder}`.")
-    known = json.loads((folder / ELSEWHERE).read_text(encoding="utf-8"))
-    return Store(os.environ.get(STORAGE) or known["storage"]), digest or known["bench"]
 
 
 def read_results(store: Store, digest: str, folder: Path | None = None) -> BenchResults:
@@ -85,7 +59,7 @@ def read_results(store: Store, digest: str, folder: Path | None = None) -> Bench
         digest=digest,
         protocol=facts["protocol"],
         data=facts["data"],
-        environment=facts["environment"],
+        environment=_environment(facts["environment"], entries),
         split=facts["split"],
         baselines=facts["floors"],
         methods=tuple(method for method in methods if method.trials or method.seeds),
@@ -93,6 +67,15 @@ def read_results(store: Store, digest: str, folder: Path | None = None) -> Bench
         queries=queries,
         embeddings=embeddings,
     )
+
+
+def _environment(opened: dict[str, Any], entries: list[Entry]) -> dict[str, Any]:
+    """Where the bench was opened, with the versions and commits of all its tasks where they differ from it."""
+    made = [opened, *(entry["made_by"] for entry in entries)]
+    found = {key: list(dict.fromkeys(each[key] for each in made[1:] if each.get(key))) for key in opened}
+    return {
+        key: ", ".join(values) if len(values) > 1 else (values or [opened[key]])[0] for key, values in found.items()
+    }
 
 
 def _labels(config: BenchConfig) -> list[str]:
@@ -149,7 +132,7 @@ def _fold(fold: dict[str, Any]) -> Fold:
 def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArray[np.floating[Any]]:
     if part == "concatenated":
         if entry["outcome"]["concatenated"] is None:
-            raise RunError(f"{entry['label']} was not scored with its folds side by side: there are none, or one.")
+            raise RunError(f"{entry['label']} has no concatenated scores: its protocol trains a single fold.")
         return store.query_scores(entry["key"], "concatenated", metric)
     folds = range(len(entry["outcome"]["folds"]))
     found = [store.query_scores(entry["key"], f"fold {fold}", metric) for fold in folds]
@@ -157,7 +140,7 @@ def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArra
 
 
 def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:
-    """What is not finished, in words: method by method, and why if it failed."""
+    """What is not finished, human-readable: method by method, and why if it failed."""
     for name, method in zip(own, config.methods, strict=True):
         wanted = {("trial", "", number) for number in range(config.trials) if config.trials > 1}
         wanted |= {("seed", "", seed) for seed in config.seeds}

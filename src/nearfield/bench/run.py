@@ -1,122 +1,263 @@
 """The main job: train every method under equal conditions, in parallel, restartably.
 
-`run_bench` writes down what the bench is, starts workers (`bench.worker`), and watches the database until they have
-nothing left to do. Stopped at any time, the same call goes on.
+`run_bench` is the driver. It plans, submits what can be done to an engine, and records each result as it arrives; it
+alone writes the database. Killed at any time, the same call resumes: from the database, and within a task from its
+checkpoints.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import subprocess
-import sys
+import shutil
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nearfield.bench.database import FILE, Store
-from nearfield.bench.estimate import seconds_left
-from nearfield.bench.plan import Bench, as_tried, check_labels, label
-from nearfield.bench.protocols import protocol
-from nearfield.bench.read_results import read_results, remember_storage
+from nearfield.bench.engine import Engine, Sign, WorkerDied
+from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
+from nearfield.bench.job import MARK, Answer, bench_data, file_digest, job_of, receive
+from nearfield.bench.plan import Bench, Course, Outcome, Task, check_labels, label, to_do
+from nearfield.bench.protocols import Protocol, protocol
+from nearfield.bench.read_results import read_results
 from nearfield.bench.results import BenchResults
-from nearfield.bench.search import distributions, frozen_trial, quiet_optuna
-from nearfield.bench.worker import Worker, bench_data
 from nearfield.config import BenchConfig
 from nearfield.data import Dataset
 from nearfield.errors import RunError
+from nearfield.files import write_text
+from nearfield.training.run_folder import RunFolder
 
 LOOK_EVERY = 1.0  # seconds
-RESTARTS = 5  # of workers that die
+TRIES = 2  # of a task that fails, before the bench continues without it
+HANGS = 3600.0  # seconds of silence after which a task counts as hung, unless such tasks take long
+LOG = "workers.log"
+TRAINING = "training"  # the phase in which tasks run
 
 
 @dataclass(frozen=True)
 class Watched:
-    """How far a bench is."""
+    """The progress of a bench."""
 
     done: int  # tasks
     total: int
     running: tuple[tuple[str, float], ...]  # names of tasks and the share of each that is done
-    seconds_left: float | None  # None before the first task is finished
+    seconds_left: float | None  # None before there is anything to judge by
     results: Callable[[], BenchResults]
+    phase: str = TRAINING
 
 
 Watch = Callable[[Watched], None]
+Say = Callable[[str], None]
 
 
 def prepare(config: BenchConfig) -> tuple[Bench, Dataset]:
     """The bench and its data; InputError if a method, a parameter, the protocol or the data does not fit."""
+    return _open_data(config, _check_config(config))
+
+
+def _check_config(config: BenchConfig) -> Protocol:
+    """The protocol; InputError if it does not exist, or a method or one of its parameters."""
     from nearfield.training.build import check_method
 
     check_labels(config)
     rules = protocol(config.protocol)
     for method in config.methods:
         check_method(config.run.model_copy(update={"method": method}))
-    dataset = bench_data(config)
+    return rules
+
+
+def _open_data(config: BenchConfig, rules: Protocol) -> tuple[Bench, Dataset]:
+    dataset = bench_data(config.run.data)
     rules.check(dataset)
-    return Bench(config, rules, dataset.fingerprint), dataset
+    return Bench(config, rules, dataset.fingerprint, file_digest(config.run.model.weights)), dataset
 
 
-def run_bench(
-    config: BenchConfig,
-    folder: Path,
-    jobs: int,
-    watch: Watch,
-    storage: str | None = None,
-    patience: float | None = None,
-) -> BenchResults:
-    """Do what is not finished yet with `jobs` workers here, beside those elsewhere; the results, maybe incomplete.
+def run_bench(config: BenchConfig, folder: Path, engine: Engine, watch: Watch, say: Say | None = None) -> BenchResults:
+    """Do what is not finished yet on the engine, which is started when it is needed; the results, maybe incomplete.
 
-    `storage` is the URL of the database, by default a file in `folder`. With no jobs this only watches. A task that
-    fails twice is left out; `BenchResults.missing` says so.
+    A task that fails twice, kills its worker repeatedly or hangs is left out; `BenchResults.missing` says so.
     """
-    bench, dataset = prepare(config)
-    store = Store(storage or folder / FILE)
-    try:
+    say = say or _quiet
+    rules = _check_config(config)
+    total = Bench(config, rules, "").total
+    watch(Watched(0, total, (), None, _nothing, "reading the data"))
+    bench, dataset = _open_data(config, rules)
+    with RunFolder(folder).locked(timeout=1.0):
+        store = Store(folder / FILE)
+        if bench.digest not in store.benches():
+            watch(Watched(0, total, (), None, _nothing, "scoring the baselines"))
         store.open_bench(bench, facts_of(bench, dataset, store))
-        remember_storage(folder, storage, bench.digest)
-        observer = Worker(store, bench.digest, folder, lambda: False, lambda text: None)
-        crew = Crew(folder, storage, bench.digest, jobs, patience)
-        try:
-            _watch(observer, crew, watch)
-        finally:
-            crew.stop()
-            observer.look()
-            watch(_watched(observer, crew))
-            mirror(observer)
+        driver = Driver(bench, store, folder, engine, watch, say)
+        if driver.waiting:
+            driver.work()
         return read_results(store, bench.digest, folder)
-    finally:
-        store.close()
 
 
-def _watch(observer: Worker, crew: Crew, watch: Watch) -> None:
-    """Look at the database until nothing is left to do."""
-    mirrored = time.monotonic()
-    while observer.look():
-        crew.keep()
-        watch(_watched(observer, crew))
-        if time.monotonic() - mirrored > 30:
-            mirror(observer)
-            mirrored = time.monotonic()
-        time.sleep(LOOK_EVERY)
+def _quiet(line: str) -> None:
+    pass
 
 
-def _watched(observer: Worker, crew: Crew) -> Watched:
-    bench, store = observer.bench, observer.store
-    running = tuple(store.taken().values())
-    done = sum(outcome is not None for course in observer.courses for _, outcome in course)
-    left = seconds_left(bench, store.entries_seconds(bench.digest), running, max(1, len(running), crew.size))
-    return Watched(done, bench.total, running, left, lambda: read_results(store, bench.digest, observer.folder))
+def _nothing() -> BenchResults:
+    raise RunError("there are no results yet.")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What the bench is
+@dataclass
+class Running:
+    """A task that was submitted."""
+
+    task: Task
+    first: Sign | None = None  # of its first steps: before, a worker reads data and builds a network
+    last: Sign | None = None  # of progress
+
+    def hear(self, sign: Sign | None) -> None:
+        """Take notice of a sign of life."""
+        if sign is None or sign == self.last:
+            return
+        if sign.share > 0 and (self.first is None or sign.worker != self.first.worker):
+            self.first = sign
+        moved = self.last is None or sign.share != self.last.share or sign.worker != self.last.worker
+        self.last = sign if moved else self.last
+
+    @property
+    def pace(self) -> Pace:
+        """How far it is and how fast."""
+        if self.first is None or self.last is None:
+            return Pace(self.task.label, 0.0, None)
+        gained = self.last.share - self.first.share
+        seconds = (self.last.at - self.first.at) / gained if gained > 0 else None
+        return Pace(self.task.label, self.last.share, seconds)
+
+
+@dataclass
+class Driver:
+    """Submits what can be done and records what comes back; the only writer of the results."""
+
+    bench: Bench
+    store: Store
+    folder: Path
+    engine: Engine
+    watch: Watch
+    say: Say
+    running: dict[Future[Answer], Running] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.finished: dict[str, Outcome] = self.store.finished()
+        self.failures: Counter[str] = Counter()
+        self.mark = uuid.uuid4().hex
+        self._entered: set[tuple[str, str]] = set()
+        self._look()
+
+    def work(self) -> None:
+        """Run everything that is waiting, and what it leads to."""
+        self._show("starting the workers" if self.engine.cluster is None else f"connecting to {self.engine.cluster}")
+        write_text(self.folder / MARK, self.mark)
+        self.engine.start(self.folder / LOG)
+        if self.engine.dashboard:
+            self.say(f"Dashboard: {self.engine.dashboard}")
+        try:
+            while self.waiting or self.running:
+                free = self._submit()
+                for future in self.engine.wait(self.running, LOOK_EVERY):
+                    self._take(future)
+                if not free:
+                    time.sleep(LOOK_EVERY)
+                self._end_hung()
+                self._show(TRAINING if free or self.running else "waiting for workers")
+        except KeyboardInterrupt:
+            self._show("stopping")
+            raise
+        finally:
+            self.engine.cancel(self.running)
+            (self.folder / MARK).unlink(missing_ok=True)
+
+    def _look(self) -> None:
+        """Plan again; on the way, finished tasks are entered into the bench."""
+        self.courses: list[Course] = [
+            self.bench.course(index, self.finished) for index in range(len(self.bench.config.methods))
+        ]
+        new = [task for course in self.courses for task, outcome in course if outcome is not None]
+        self.store.enter(self.bench.digest, [task for task in new if (task.name, task.key) not in self._entered])
+        self._entered |= {(task.name, task.key) for task in new}
+        busy = {each.task.key for each in self.running.values()}
+        self.waiting = [task for task in to_do(self.courses) if task.key not in busy]
+
+    def _submit(self) -> bool:
+        """Keep every thread of the cluster busy; whether there is any."""
+        slots = self.engine.slots()
+        while self.waiting and len(self.running) < slots:
+            task = self.waiting.pop(0)
+            job = job_of(task, self.bench, self.folder, self.mark)
+            self.running[self.engine.submit(job)] = Running(task)
+        return slots > 0
+
+    def _take(self, future: Future[Answer]) -> None:
+        """Record what came back: the outcome of a task, that it failed, or that it has to be submitted again."""
+        task = self.running.pop(future).task
+        try:
+            answer = self.engine.answer(future, task.key) or {"stopped": True}
+        except WorkerDied as error:
+            self._fail(task, str(error), tries=1)
+        except Exception as error:  # it could not be sent, or its answer could not
+            self._fail(task, f"{type(error).__name__}: {error}")
+        else:
+            if "outcome" in answer:
+                self._record(task, answer)
+            elif "error" in answer:
+                self._fail(task, answer["error"])
+            elif "refused" in answer:
+                self.engine.exclude(answer["worker"], answer["refused"])
+                self.say(f"worker {answer['worker']} refused: {answer['refused']}")
+        self._look()
+
+    def _record(self, task: Task, answer: Answer) -> None:
+        outcome, size = answer["outcome"], receive(answer, self.folder)
+        if size:
+            self.say(f"{task.name}: {size / 1e6:.1f} MB of files received")
+        if task.kind == "seed":
+            outcome["folder"] = answer["folder"]
+        self.store.record(task, outcome, answer["queries"], answer["seconds"], answer["made_by"])
+        self.finished[task.key] = outcome
+        if task.kind != "seed":
+            shutil.rmtree(self.folder / answer["folder"], ignore_errors=True)
+
+    def _fail(self, task: Task, error: str, tries: int = TRIES) -> None:
+        """Give a task up after its last try; it is tried again when the bench is run again."""
+        self.failures[task.key] += 1
+        if self.failures[task.key] >= tries:
+            self.store.fail(task, error)
+            self.finished[task.key] = {"state": "failed", "error": error}
+            self.say(f"{task.name} failed: {error}")
+
+    def _end_hung(self) -> None:
+        """Give up tasks without progress for an hour, and for ten times as long as such a task takes altogether."""
+        spent = self.store.seconds_spent(self.bench.digest)
+        for future, each in list(self.running.items()):
+            each.hear(self.engine.signs.get(each.task.key))
+            limit = max(HANGS, 10 * typical_seconds(each.task.label, spent), 10 * (each.pace.seconds or 0.0))
+            if each.last is not None and time.monotonic() - each.last.at > limit:
+                del self.running[future]
+                future.cancel()
+                self.engine.restart(each.last.worker)
+                self._fail(each.task, f"no progress for {limit / 60:.0f} minutes at {each.last.worker}", tries=1)
+                self._look()
+
+    def _show(self, phase: str) -> None:
+        paces = [each.pace for each in self.running.values()]
+        running = tuple((each.task.name, pace.share) for each, pace in zip(self.running.values(), paces, strict=True))
+        done = sum(outcome is not None for course in self.courses for _, outcome in course)
+        spent = self.store.seconds_spent(self.bench.digest)
+        left = seconds_left(self.bench, spent, paces, max(1, len(running)))
+        results = partial(read_results, self.store, self.bench.digest, self.folder)
+        self.watch(Watched(done, self.bench.total, running, left, results, phase))
 
 
 def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
-    """What is written down once: configuration, data, split, environment, and scores without any training."""
+    """What is written down once: configuration, data, split, environment, and the baselines."""
     from nearfield.bench.baselines import baselines, unequal
     from nearfield.training.batches import split
     from nearfield.training.run_folder import environment
@@ -136,92 +277,3 @@ def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
             label(run.method.name, run.method.params): unequal(run, parts[0].fit_classes) for _, run, _ in bench.starts
         },
     }
-
-
-def mirror(observer: Worker) -> None:
-    """Show the finished trials to Optuna's own tools, as one study for each method in the same database."""
-    bench, store = observer.bench, observer.store
-    if bench.config.trials == 1:
-        return
-    optuna = quiet_optuna()
-    url = store.url.render_as_string(hide_password=False)
-    with contextlib.suppress(Exception):  # a convenience, made up for next time: nothing else waits for it
-        extra = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {}
-        storage = optuna.storages.RDBStorage(url, engine_kwargs=extra)
-        for index, (_, _, space) in enumerate(bench.starts):
-            course = observer.courses[index]
-            found = [(task, outcome) for task, outcome in course.trials if outcome is not None]
-            name = f"{course.label} {bench.digest}"
-            study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
-            known = {trial.user_attrs.get("key") for trial in study.get_trials(deepcopy=False)}
-            for task, outcome in found:
-                if task.key not in known:
-                    tried = as_tried(task.setting, outcome, bench.protocol)
-                    study.add_trial(frozen_trial(tried, distributions(space), key=task.key, number=task.number))
-        storage.engine.dispose()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Processes: workers with one thread each, which stop when this one ends
-
-
-class Crew:
-    """Workers on this machine; one that dies is started again, a few times."""
-
-    def __init__(self, folder: Path, storage: str | None, digest: str, jobs: int, patience: float | None) -> None:
-        self.folder = folder
-        self._command = [sys.executable, "-m", "nearfield", "worker", "--out", str(folder), "--bench", digest, "--tied"]
-        self._command += [] if patience is None else ["--patience", str(patience)]
-        self._environment = {**worker_environment(), "NEARFIELD_STORAGE": storage or str(folder / FILE)}
-        self._restarts = RESTARTS
-        self._logs = [folder / f"worker-{number}.log" for number in range(jobs)]
-        self._children = [self._start(log) for log in self._logs]
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return len(self._children)
-
-    def keep(self) -> None:
-        """Start those again that died; RunError with the last one's words if that does not help."""
-        for index, child in enumerate(self._children):
-            if child.poll() in (None, 0):
-                continue
-            if self._restarts == 0:
-                lines = self._logs[index].read_text(encoding="utf-8", errors="replace").splitlines()
-                raise RunError(
-                    f"workers keep dying, the last with exit code {child.returncode}: {' | '.join(lines[-3:])} "
-                    f"See {self._logs[index]}."
-                )
-            self._restarts -= 1
-            self._children[index] = self._start(self._logs[index])
-
-    def _start(self, log: Path) -> subprocess.Popen[bytes]:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as stream:
-            return subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C is for this process, which tells them
-            )
-
-    def stop(self, patience: float = 30.0) -> None:
-        """Ask each to finish its step and save, then insist."""
-        for child in self._children:
-            child.terminate()
-        deadline = time.monotonic() + patience
-        for child in self._children:
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-
-
-def worker_environment() -> dict[str, str]:
-    """The environment of a worker: threads that sleep while they wait, large arrays that stay with the process."""
-    kept = {"GOMP_SPINCOUNT": "0", "MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
-    return {**kept, **os.environ}

@@ -1,4 +1,4 @@
-"""Doing one task of a bench: a network for every fold, then what the database keeps of them.
+"""One task of a bench: a network for every fold, then what the database keeps of them.
 
 Axes: Q queries, D embedding dims.
 """
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfield.bench.database import Queries
-from nearfield.bench.plan import Bench, Outcome, Task
+from nearfield.bench.plan import Outcome, Task
+from nearfield.bench.protocols import Protocol
 from nearfield.config import RunConfig, load_config
 from nearfield.data import Dataset
 from nearfield.errors import InputError, RunError
@@ -29,13 +30,13 @@ Share = Callable[[float], None]  # is told the share of the task that is done
 
 
 def run_task(
-    task: Task, bench: Bench, dataset: Dataset, folder: Path, stop: Stop, share: Share, threads: int | None = None
+    task: Task, protocol: Protocol, dataset: Dataset, folder: Path, stop: Stop, share: Share
 ) -> tuple[Outcome, Queries]:
-    """Train every fold in a folder of its own, going on where one was left; the outcome and the queries' scores.
+    """Train every fold in a folder of its own, resuming one that was interrupted; the outcome and the queries' scores.
 
     A trial is never tested. It ends early when its first folds are below the task's bounds, or it cannot be trained.
     """
-    runs = bench.protocol.runs(task.run if threads is None else task.run.model_copy(update={"threads": threads}))
+    runs = protocol.runs(task.run)
     tested = task.kind != "trial"
     folds: list[dict[str, Any]] = []
     for number, run in enumerate(runs):
@@ -45,7 +46,7 @@ def run_task(
             if tested or not _is_the_settings_fault(error):
                 raise
             return {"state": "pruned", "folds": folds, "error": str(error)}, {}
-        if number < len(task.bounds) and _value(folds, bench) < task.bounds[number]:
+        if number < len(task.bounds) and _value(folds, protocol) < task.bounds[number]:
             return {"state": "pruned", "folds": folds}, {}
     outcome: Outcome = {"state": "complete", "folds": folds}
     if not tested:
@@ -57,7 +58,7 @@ def run_task(
     }
     outcome["separated"] = {metric: fmean(fold["test"][metric] for fold in folds) for metric in folds[0]["test"]}
     outcome["concatenated"] = None
-    if bench.protocol.concatenate and len(runs) > 1:
+    if protocol.concatenate and len(runs) > 1:
         joined = joined_embeddings(folder, len(runs))
         outcome["concatenated"], scores = score_test(dataset, joined, distance=task.run.distance)
         queries |= {("concatenated", metric): values for metric, values in scores.items()}
@@ -67,7 +68,7 @@ def run_task(
 def _train_fold(
     number: int, of: int, run: RunConfig, dataset: Dataset, folder: Path, stop: Stop, share: Share, tested: bool
 ) -> dict[str, Any]:
-    """Train one network; what is remembered of it."""
+    """Train one network; what is kept of it."""
     _clear_another(run, folder)
 
     def report(step: int, steps: int, latest: dict[str, float]) -> None:
@@ -95,8 +96,8 @@ def _curve(records: list[dict[str, Any]], prefix: str) -> list[tuple[int, dict[s
     return [(step, scores) for step, scores in found if scores]
 
 
-def _value(folds: list[dict[str, Any]], bench: Bench) -> float:
-    return fmean(fold["best_val"][bench.protocol.select_by] for fold in folds)
+def _value(folds: list[dict[str, Any]], protocol: Protocol) -> float:
+    return fmean(fold["best_val"][protocol.select_by] for fold in folds)
 
 
 def _is_the_settings_fault(error: Exception) -> bool:
@@ -105,10 +106,11 @@ def _is_the_settings_fault(error: Exception) -> bool:
 
 
 def _clear_another(run: RunConfig, folder: Path) -> None:
-    """Make room if the folder holds a run with another configuration, such as another number of threads."""
+    """Delete the folder if it holds a run with another configuration."""
     known = folder / "config.toml"
     if not known.exists():
         return
+    known.read_bytes()  # a disk that cannot be read is no reason to delete anything: OSError
     try:
         same = load_config(RunConfig, known).digest() == run.digest()
     except InputError:

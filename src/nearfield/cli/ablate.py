@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json, add_set, whole
+from nearfield.cli.grammar import Commands, add_cluster, add_command, add_json, add_set, whole
 from nearfield.cli.pace import duration
 from nearfield.errors import RunError
 
@@ -42,8 +42,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--data", default="glyphs", metavar="NAME", help=help)
     parser.add_argument("--methods", nargs="+", metavar="NAME", help="methods to train (default: the ablation's own)")
     parser.add_argument("--seeds", type=whole(1), metavar="N", help="run every value with seeds 0 to N-1 (default: 3)")
-    help = "worker processes with one thread each (default: the number of cores)"
-    parser.add_argument("--jobs", type=whole(1), metavar="N", help=help)
+    add_cluster(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write (default: runs/ablate-NAME-DATA)")
     add_set(parser, "run.steps=800")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
@@ -55,6 +54,7 @@ def ablate(arguments: argparse.Namespace) -> None:
     from nearfield.analysis.ablations.outcome import collect
     from nearfield.analysis.ablations.text import write_outcome
     from nearfield.bench.ablations import ablation, run_ablation
+    from nearfield.bench.engine import Engine
 
     study = ablation(arguments.name)
     jobs = arguments.jobs or os.cpu_count() or 1
@@ -64,8 +64,8 @@ def ablate(arguments: argparse.Namespace) -> None:
         _say_plan(study, benches, jobs, arguments.json)
         return
     folder = arguments.out or Path("runs") / f"ablate-{study.name}-{arguments.data}"
-    with show.bar(study.name, transient=True, line_every=LINE_EVERY) as bar:
-        for found in run_ablation(benches, folder, jobs, _watch(bar, list(benches))):
+    with show.bar(study.name, transient=True, line_every=LINE_EVERY) as bar, Engine(jobs, arguments.cluster) as engine:
+        for found in run_ablation(benches, folder, engine, _watch(bar, list(benches))):
             outcome = collect(study, benches, found)
             write_outcome(outcome, folder)
     _say_outcome(outcome, folder, arguments.json)
@@ -75,10 +75,12 @@ def ablate(arguments: argparse.Namespace) -> None:
 
 def _watch(bar: show.Bar, values: list[str]) -> Callable[[str, Watched], None]:
     """The progress of the bench of one value."""
+    from nearfield.bench.run import TRAINING
 
     def watch(value: str, watched: Watched) -> None:
-        place = f"tasks of {value} ({values.index(value) + 1} of {len(values)})"
-        bar(watched.done, watched.total, place, watched.seconds_left)
+        place = f"of {value} ({values.index(value) + 1} of {len(values)})"
+        what = "tasks" if watched.phase == TRAINING else f"{watched.phase},"
+        bar(watched.done, watched.total, f"{what} {place}", watched.seconds_left)
 
     return watch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearfield.cli import show
-from nearfield.cli.grammar import Commands, add_command, add_json, add_out, add_set, add_storage, whole
+from nearfield.cli.grammar import Commands, add_cluster, add_command, add_json, add_out, add_set, whole
 from nearfield.cli.pace import duration
 from nearfield.errors import RunError
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 DETAILS = """
 Trains every method with every seed on the same data, with the same network and budget, and scores it on test classes.
 --out receives the results and report.html: leaderboard with confidence intervals, paired significance tests, learning
-curves, retrieved images. Interrupt it at any time: the same command resumes.
+curves, retrieved images. Interrupt it at any time: the same command resumes. A batch that needs more classes than there
+are is made smaller, and images get a pretrained network unless run.model.backbone names another; both are said.
 """
 EXAMPLES = """
 nearfield bench --dry-run
 nearfield bench --methods multi_similarity fastap --seeds 3 --set run.steps=800
 nearfield bench --data photos/ --methods all --trials 8
+nearfield bench --cluster tcp://host:8786 --out /shared/runs/bench
 """
 
 
@@ -42,9 +44,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--data", metavar="NAME", help="train and test on this dataset (see `nearfield data list`)")
     parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or your own as a TOML file")
     parser.add_argument("--trials", type=whole(1), metavar="N", help="settings to try for every method; 1: no search")
-    help = "workers on this machine, one thread each (default: the cores); 0: only watch workers elsewhere"
-    parser.add_argument("--jobs", type=whole(0), metavar="N", help=help)
-    add_storage(parser)
+    add_cluster(parser)
     add_out(parser, "runs/bench")
     add_set(parser, "run.steps=800")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
@@ -54,27 +54,25 @@ def add_parser(commands: Commands) -> None:
 def bench(arguments: argparse.Namespace) -> None:
     """Compare methods; see `nearfield.bench.run`."""
     config = bench_config(arguments)
-    jobs = (os.cpu_count() or 1) if arguments.jobs is None else arguments.jobs
+    jobs = arguments.jobs or os.cpu_count() or 1
     if arguments.dry_run:
         _say_plan(config, jobs, arguments.json)
         return
-    from nearfield.bench.database import STORAGE
+    from nearfield.bench.engine import Engine
     from nearfield.bench.run import run_bench
     from nearfield.cli.leaderboard import say_results, say_so_far, watching
 
     last: list[Watched] = []
     try:
-        with watching(arguments.out) as watch:
+        with watching(arguments.out) as watch, Engine(jobs, arguments.cluster) as engine:
 
             def remember(watched: Watched) -> None:
                 last[:] = [watched]
                 watch(watched)
 
-            results = run_bench(
-                config, arguments.out, jobs, remember, arguments.storage or os.environ.get(STORAGE), arguments.patience
-            )
+            results = run_bench(config, arguments.out, engine, remember, show.note)
     except KeyboardInterrupt:
-        if last and not arguments.json:
+        if last and last[0].done and not arguments.json:
             say_so_far(last[0])
         raise
     say_results(results, arguments)

@@ -120,9 +120,9 @@ def add_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
     parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
 
 
-def add_storage(parser: argparse.ArgumentParser) -> None:
-    """The database of a bench."""
-    help = "database: a file, or a URL such as postgresql+psycopg://user@host/name (default: results.sqlite in --out)"
-    parser.add_argument("--storage", metavar="URL", help=help + "; or set NEARFIELD_STORAGE")
-    help = "seconds after which a silent worker is thought dead and its task taken over (default: 60)"
-    parser.add_argument("--patience", type=float, metavar="S", help=help)
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Where the tasks of a bench run."""
+    help = "worker processes with one thread each (default: the number of cores)"
+    parser.add_argument("--jobs", type=whole(1), metavar="N", help=help)
+    help = "run on this Dask cluster instead: tcp://host:8786 or a scheduler file (see docs/scale.md)"
+    parser.add_argument("--cluster", metavar="ADDRESS", help=help)

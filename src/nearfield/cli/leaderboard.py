@@ -16,10 +16,14 @@ from nearfield.analysis.leaderboard import Board, standings
 from nearfield.analysis.lint.catalogue import HEADING
 from nearfield.analysis.lint.rules import lint_results
 from nearfield.analysis.tables import legend, mark, percent, title, verdict_lines
+from nearfield.bench.job import code_digest
+from nearfield.bench.plan import digest
 from nearfield.bench.results import BenchResults
-from nearfield.bench.run import Watched
+from nearfield.bench.run import TRAINING, Watched
 from nearfield.cli import show
+from nearfield.files import write_text
 from nearfield.report import write_report
+from nearfield.report.page import CACHE
 
 TABLE_EVERY = 10.0  # seconds between two live tables
 LISTED = 20  # missing tasks
@@ -34,10 +38,15 @@ LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
 def watching(folder: Path) -> Iterator[Callable[[Watched], None]]:
     """How progress is shown: a bar below the table so far on a terminal, a line now and then elsewhere."""
     shown: dict[str, float] = {"at": 0.0, "done": -1}
+    phases = [TRAINING]
     with show.bar(str(folder), transient=True, line_every=LINE_EVERY) as bar:
 
         def update(watched: Watched) -> None:
-            bar(watched.done, watched.total, "tasks", watched.seconds_left)
+            training = watched.phase == TRAINING
+            if watched.phase not in (TRAINING, phases[-1]) and not show.notes().is_terminal:
+                show.note(watched.phase)
+            phases.append(watched.phase)
+            bar(watched.done, watched.total, "tasks" if training else watched.phase, watched.seconds_left)
             due = watched.done != shown["done"] and time.monotonic() - shown["at"] > TABLE_EVERY
             if due and show.notes().is_terminal:
                 shown.update(at=time.monotonic(), done=watched.done)
@@ -118,7 +127,7 @@ def say_results(results: BenchResults, arguments: argparse.Namespace) -> None:
     if board and not arguments.json:
         show.say(leaderboard_table(board, results, show.results().width))
         show.say(*notes_below(board, results))
-    report = write_report(arguments.out, arguments.out / "report.html") if board else None
+    report = _report(results, arguments.out) if board else None
     if arguments.json:
         rows = [asdict(one) for one in board.standings] if board else []
         facts = {"leaderboard": rows, "missing": results.missing, "report": str(report) if report else None}
@@ -127,8 +136,23 @@ def say_results(results: BenchResults, arguments: argparse.Namespace) -> None:
         show.say(f"Report: {report}")
 
 
+def _report(results: BenchResults, folder: Path) -> Path:
+    """The page, written again only if the results or this package changed since it was."""
+    page, stamp = folder / "report.html", folder / CACHE / "stamp"
+    found = [asdict(method) for method in results.methods]
+    now = digest(results.digest, code_digest(), results.environment, found, results.missing)
+    if page.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == now:
+        return page
+    if not show.notes().is_terminal:
+        show.note("writing the report")
+    with show.status("Writing the report") as status:
+        write_report(folder, page, say=status, digest=results.digest)
+    write_text(stamp, now)
+    return page
+
+
 def say_so_far(watched: Watched) -> None:
-    """The table as it is when somebody stops the bench."""
+    """The table so far, when the bench is interrupted."""
     results = watched.results()
     board = _board(results)
     if board:

@@ -57,11 +57,11 @@ def lint(arguments: argparse.Namespace) -> int:
 def _read(path: Path) -> tuple[BenchConfig | None, list[RunConfig]]:
     """The bench of a TOML file or of a bench's folder, or the runs of a file or a folder."""
     from nearfield.bench.database import FILE
-    from nearfield.bench.read_results import ELSEWHERE, open_results
+    from nearfield.bench.read_results import open_results
     from nearfield.config import BenchConfig, RunConfig, build_config, load_config, read_toml
 
     if path.is_dir():
-        if any((path / name).is_file() for name in (FILE, ELSEWHERE)):
+        if (path / FILE).is_file():
             return build_config(BenchConfig, open_results(path).config), []
         runs = [load_config(RunConfig, each) for each in sorted(path.rglob("config.toml"))]
         if not runs:

@@ -31,7 +31,6 @@ from nearfield.cli import (
     show,
     train,
     weights,
-    worker,
 )
 from nearfield.cli.grammar import Parser
 from nearfield.errors import NearfieldError
@@ -39,7 +38,7 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, worker, ablate, train, embed, export, evaluate, methods, recipes, weights, gradients, data, report, lint,
+    bench, ablate, train, embed, export, evaluate, methods, recipes, weights, gradients, data, report, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."

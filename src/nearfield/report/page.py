@@ -38,13 +38,16 @@ NOTHING_TO_SHOW = (
 Say = Callable[[str], None]
 
 
-def write_report(bench: Path, out: Path, images: str | None = None, say: Say = lambda line: None) -> Path:
+def write_report(
+    bench: Path, out: Path, images: str | None = None, say: Say = lambda line: None, digest: str | None = None
+) -> Path:
     """Write the report of the bench in folder `bench` to the file `out`; unfinished tasks are listed.
 
     `images` names a dataset with the images of the same rows, for a bench on features. `say` is called with each
     stage. Neighbours, maps and thumbnails are cached in the bench's folder, so that the next report takes seconds.
+    `digest` names one of several benches in the folder; by default the one opened last is reported.
     """
-    results = read_bench(bench)
+    results = read_bench(bench, digest)
     try:
         items: Items | str = open_items(results.data, images)
     except InputError:
@@ -57,11 +60,11 @@ def write_report(bench: Path, out: Path, images: str | None = None, say: Say = l
     return out
 
 
-def read_bench(bench: Path) -> BenchResults:
+def read_bench(bench: Path, digest: str | None = None) -> BenchResults:
     """The results of a bench's folder; RunError if there is nothing to report yet."""
     from nearfield.bench.read_results import open_results
 
-    results = open_results(bench)
+    results = open_results(bench, digest)
     if not any(method.seeds for method in results.methods):
         raise RunError(
             f"no method of the bench in {bench} has a finished seed; resume it with `nearfield bench --out {bench}`."
