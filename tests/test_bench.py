@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from nearfield.bench.baselines import baselines, unequal
 from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
+from nearfield.bench.fit import for_photographs
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
-from nearfield.config import BenchConfig, build_config
+from nearfield.config import BenchConfig, RunConfig, build_config
 from nearfield.errors import InputError
 
 METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
@@ -204,3 +207,52 @@ def test_baselines_of_images_and_features(tmp_path: Any) -> None:
     assert found["PCA"]["map@r"] > found["raw features"]["map@r"] > found["untrained network"]["map@r"]
     values = {"run": {"data": {"name": "digits"}, "model": {"width": 4, "dim": 8}}}
     assert list(baselines(build_config(BenchConfig, values), load("digits"))) == ["untrained network", "raw pixels"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A bench fits its data
+
+
+def test_a_batch_that_the_classes_cannot_fill_is_refused_or_fitted_before_anything_runs() -> None:
+    config = build_config(BenchConfig, {"run": {"data": {"name": "digits"}}})
+    with pytest.raises(InputError, match=r"multi_similarity on digits: .*32"):
+        prepare(config)
+    said: list[str] = []
+    bench, _ = prepare(config, fit=True, say=said.append)
+    assert bench.config.run.sampler.batch_size == 12
+    fitted = "run.sampler.batch_size is 12 instead of 128: digits has 3 classes to fit, and a batch holds 4 images of a"
+    assert said == [f"{fitted} class."]
+    assert prepare(bench.config, fit=True, say=said.append)[0] == bench  # what fits stays as it is
+    assert len(said) == 1
+    alone = build_config(BenchConfig, {"run": {"data": {"name": "digits"}}, "methods": [{"name": "fastap"}]})
+    assert prepare(alone, fit=True)[0].config == alone  # its batches are whole classes
+    few = build_config(BenchConfig, {"run": {"data": {"name": "digits"}}, "methods": [{"name": "npairs"}]})
+    with pytest.raises(InputError, match="npairs on digits: "):  # two images of each of four classes are too many, too
+        prepare(few, fit=True)
+
+
+def test_photographs_get_a_pretrained_network_unless_a_backbone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in range(8):
+        (tmp_path / "photos" / f"class {label}").mkdir(parents=True)
+        for number in range(2):
+            pixels = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / f"class {label}" / f"{number}.png")
+    name = str(tmp_path / "photos")
+    values, said = for_photographs({"seeds": [0], "run": {"data": {"name": name}, "steps": 7, "model": {"dim": 32}}})
+    run = build_config(BenchConfig, values).run
+    assert (run.model.backbone, run.model.dim, run.model.init) == ("efficientnet_lite0", 32, "pca")
+    assert (run.data.name, run.data.augment, run.steps, run.method.name) == (name, "px128", 7, RunConfig().method.name)
+    assert said == f"{name} holds photographs: the network is a pretrained efficientnet_lite0 (recipe cub_lite0_128px)."
+    for given_values in (
+        {"run": {"data": {"name": name}, "model": {"backbone": "conv"}}},
+        {"run": {"data": {"name": "digits"}}},
+        {"run": {"data": {"name": "there is no such data"}}},
+        {},
+    ):
+        assert for_photographs(given_values) == (given_values, "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    values, said = for_photographs({"run": {"data": {"name": name}}})
+    assert values == {"run": {"data": {"name": name}}}
+    assert "nearfield[pretrained]" in said

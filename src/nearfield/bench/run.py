@@ -21,6 +21,7 @@ from typing import Any
 from nearfield.bench.database import FILE, Store
 from nearfield.bench.engine import Engine, Sign, WorkerDied
 from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
+from nearfield.bench.fit import check_batch, fit_batch
 from nearfield.bench.job import MARK, Answer, bench_data, file_digest, job_of, receive
 from nearfield.bench.plan import Bench, Course, Outcome, Task, check_labels, label, to_do
 from nearfield.bench.protocols import Protocol, protocol
@@ -55,9 +56,12 @@ Watch = Callable[[Watched], None]
 Say = Callable[[str], None]
 
 
-def prepare(config: BenchConfig) -> tuple[Bench, Dataset]:
-    """The bench and its data; InputError if a method, a parameter, the protocol or the data does not fit."""
-    return _open_data(config, _check_config(config))
+def prepare(config: BenchConfig, fit: bool = False, say: Say | None = None) -> tuple[Bench, Dataset]:
+    """The bench and its data; InputError if a method, a parameter, the protocol, the data or the batch does not fit.
+
+    With `fit` a batch that is too large for the classes is made smaller, and `say` told so.
+    """
+    return _open_data(config, _check_config(config), fit, say or _quiet)
 
 
 def _check_config(config: BenchConfig) -> Protocol:
@@ -71,13 +75,21 @@ def _check_config(config: BenchConfig) -> Protocol:
     return rules
 
 
-def _open_data(config: BenchConfig, rules: Protocol) -> tuple[Bench, Dataset]:
+def _open_data(config: BenchConfig, rules: Protocol, fit: bool, say: Say) -> tuple[Bench, Dataset]:
     dataset = bench_data(config.run.data)
     rules.check(dataset)
+    if fit:
+        config, said = fit_batch(config, rules, dataset)
+        if said:
+            say(said)
+    else:
+        check_batch(config, rules, dataset)
     return Bench(config, rules, dataset.fingerprint, file_digest(config.run.model.weights)), dataset
 
 
-def run_bench(config: BenchConfig, folder: Path, engine: Engine, watch: Watch, say: Say | None = None) -> BenchResults:
+def run_bench(
+    config: BenchConfig, folder: Path, engine: Engine, watch: Watch, say: Say | None = None, fit: bool = False
+) -> BenchResults:
     """Do what is not finished yet on the engine, which is started when it is needed; the results, maybe incomplete.
 
     A task that fails twice, kills its worker repeatedly or hangs is left out; `BenchResults.missing` says so.
@@ -86,7 +98,7 @@ def run_bench(config: BenchConfig, folder: Path, engine: Engine, watch: Watch, s
     rules = _check_config(config)
     total = Bench(config, rules, "").total
     watch(Watched(0, total, (), None, _nothing, "reading the data"))
-    bench, dataset = _open_data(config, rules)
+    bench, dataset = _open_data(config, rules, fit, say)
     with RunFolder(folder).locked(timeout=1.0):
         store = Store(folder / FILE)
         if bench.digest not in store.benches():

@@ -70,7 +70,7 @@ def bench(arguments: argparse.Namespace) -> None:
                 last[:] = [watched]
                 watch(watched)
 
-            results = run_bench(config, arguments.out, engine, remember, show.note)
+            results = run_bench(config, arguments.out, engine, remember, show.note, fit=True)
     except KeyboardInterrupt:
         if last and last[0].done and not arguments.json:
             say_so_far(last[0])
@@ -81,7 +81,8 @@ def bench(arguments: argparse.Namespace) -> None:
 
 
 def bench_config(arguments: argparse.Namespace) -> BenchConfig:
-    """The configuration file, then the shortcuts, then `--set`."""
+    """The configuration file, then the shortcuts, then `--set`; images get a pretrained network."""
+    from nearfield.bench.fit import for_photographs
     from nearfield.config import BenchConfig, build_config, merge, read_toml
 
     values = read_toml(arguments.config) if arguments.config else {}
@@ -95,7 +96,10 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
         values["protocol"] = arguments.protocol
     if arguments.trials is not None:
         values["trials"] = arguments.trials
-    return build_config(BenchConfig, merge(values, arguments.overrides))
+    values, said = for_photographs(merge(values, arguments.overrides))
+    if said:
+        show.note(said)
+    return build_config(BenchConfig, values)
 
 
 def _method_names(given: list[str]) -> list[str]:
@@ -110,7 +114,8 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     from nearfield.bench.estimate import estimate_seconds
     from nearfield.bench.run import prepare
 
-    found, dataset = prepare(config)
+    found, dataset = prepare(config, fit=True, say=show.note)
+    config = found.config
     seconds = estimate_seconds(found, dataset, jobs)
     trials = len(config.methods) * config.trials if config.trials > 1 else 0
     seeds = len(config.methods) * len(config.seeds)
