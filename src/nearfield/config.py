@@ -62,8 +62,11 @@ class Config(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def digest(self) -> str:
-        """A short hash of all values, defaults included; the same on every machine."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """A short hash of all values, defaults included; the same on every machine.
+
+        Keys that a later version added count only where they differ from their default: an old run keeps its digest.
+        """
+        text = json.dumps(_without_later(self, self.model_dump(mode="json")), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_toml(self) -> str:
@@ -71,6 +74,19 @@ class Config(BaseModel):
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+LATER = {"added_later": True}  # of a field: see `Config.digest`
+
+
+def _without_later(config: Config, values: dict[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if field.json_schema_extra == LATER and value == field.get_default():
+            continue
+        kept[name] = _without_later(value, values[name]) if isinstance(value, Config) else values[name]
+    return {name: kept[name] for name in values if name in kept}
 
 
 class DataConfig(Config):
@@ -134,12 +150,28 @@ class ModelConfig(Config):
 class SamplerConfig(Config):
     """How batches are sampled: `per_class` images of each of `batch_size` / `per_class` classes, or a plain shuffle.
 
-    "auto" is the sampler that the method was published with.
+    "auto" is the sampler that the method was published with. The other keys belong to some samplers and are explained
+    there: `rule` to m_per_class, `p_same` to npairs, `support` to episodic, `repeats` and `unlabelled` (the name of the
+    category that means "no category") to fastap_hard, `keep_class_whole` to fastap and fastap_hard. A key that the
+    sampler does not have is an error.
     """
 
     name: Literal["auto", "m_per_class", "npairs", "episodic", "fastap", "fastap_hard", "shuffle"] = "auto"
     batch_size: Annotated[int, Field(ge=2)] = 128
     per_class: Count = 4
+    rule: Literal["distinct", "chunks", "replacement", "images_with_replacement", "cover"] | None = Field(
+        None, json_schema_extra=LATER
+    )
+    p_same: Annotated[float, Field(ge=0, le=1)] | None = Field(None, json_schema_extra=LATER)
+    support: Count | None = Field(None, json_schema_extra=LATER)
+    repeats: Count | None = Field(None, json_schema_extra=LATER)
+    unlabelled: str | None = Field(None, json_schema_extra=LATER)
+    keep_class_whole: bool | None = Field(None, json_schema_extra=LATER)
+
+    def options(self) -> dict[str, Any]:
+        """The keys that belong to some samplers and are set here."""
+        own = ("rule", "p_same", "support", "repeats", "unlabelled", "keep_class_whole")
+        return {name: getattr(self, name) for name in own if getattr(self, name) is not None}
 
 
 class OptimizerConfig(Config):
@@ -195,6 +227,7 @@ class RunConfig(Config):
     oracle: bool = False  # record test scores during training too; nothing is selected by them
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
     distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
+    ks: tuple[Count, ...] | None = Field(None, json_schema_extra=LATER)  # of recall@K; None: those of the data's papers
     member: NotNegative | None = None  # train only this member of an ensemble; None: all, concatenated
     seed: NotNegative = 0
     threads: Count = 1

@@ -36,19 +36,19 @@ def baselines(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
     if images is None or np.prod(images.shape[1:]) > LARGEST:
         return scores
     raw = torch.from_numpy(np.asarray(images[rows])).flatten(1).float()
-    scores["raw features" if dataset.are_features else "raw pixels"] = score_test(dataset, raw)[0]
+    scores["raw features" if dataset.are_features else "raw pixels"] = score_test(dataset, raw, ks=run.ks)[0]
     if dataset.are_features and run.model.dim < raw.shape[1]:
         train = torch.from_numpy(np.asarray(images[dataset.train_rows()])).float()  # (N, F)
         mean = train.mean(0)
         axes = torch.linalg.eigh((train - mean).T @ (train - mean))[1][:, -run.model.dim :]  # (F, D)
-        scores["PCA"] = score_test(dataset, (raw - mean) @ axes)[0]
+        scores["PCA"] = score_test(dataset, (raw - mean) @ axes, ks=run.ks)[0]
     return scores
 
 
 def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
     supply = Supply(dataset, run.data)
     model = build_model(run.model, run.seed, supply.features)
-    return score_test(dataset, embed(model, supply.rows(supply.parts.test)), distance=run.distance)[0]
+    return score_test(dataset, embed(model, supply.rows(supply.parts.test)), run.distance, ks=run.ks)[0]
 
 
 def unequal(run: RunConfig, classes: int) -> list[str]:

@@ -60,6 +60,7 @@ class Dataset:
     is_query: Flags | None = None  # (N,) only if the test part consists of queries and a gallery
     is_gallery: Flags | None = None  # (N,)
     test_lists: Mapping[str, Integers] = field(default_factory=dict)  # rows of each named test list
+    ks: tuple[int, ...] = (1, 2, 4, 8)  # of the recall@K that its papers report
 
     def __post_init__(self) -> None:
         _check_images(self.images)

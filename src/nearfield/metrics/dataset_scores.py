@@ -22,7 +22,7 @@ from nearfield.data.dataset import Dataset, Integers
 from nearfield.errors import InputError
 from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.checks import Distance
-from nearfield.metrics.settings import DEFAULT_KS, DEFAULT_METRICS, RETRIEVAL
+from nearfield.metrics.settings import DEFAULT_METRICS, RETRIEVAL
 
 SIZES = {"test_800": "small", "test_1600": "medium", "test_2400": "large"}  # the names of VehicleID's lists in papers
 DRAWS = 10  # of its galleries
@@ -35,17 +35,19 @@ def score_test(
     distance: Distance = "cosine",
     seed: int = 0,
     metrics: Sequence[str] | None = None,
-    ks: Sequence[int] = DEFAULT_KS,
+    ks: Sequence[int] | None = None,
 ) -> DatasetScores:
     """Mean scores, and the scores of every query, for embeddings (T, D) in the order of `dataset.test_rows()`.
 
     Queries keep the order of their rows; scores of a query (Q,) are NaN where it has no match. `seed` draws the
-    galleries of VehicleID. Clustering and diagnostics are computed on the queries.
+    galleries of VehicleID. Clustering and diagnostics are computed on the queries. `ks` defaults to
+    those of the dataset's papers.
     """
     rows = dataset.test_rows()
     if len(embeddings) != len(rows):
         raise InputError(f"embeddings must have a row for each of the {len(rows)} test images; got {len(embeddings)}.")
-    common: dict[str, Any] = {"metrics": tuple(metrics or DEFAULT_METRICS), "ks": tuple(ks), "distance": distance}
+    used = {"metrics": tuple(metrics or DEFAULT_METRICS), "ks": tuple(ks or dataset.ks)}
+    common: dict[str, Any] = {**used, "distance": distance}
     labels = dataset.labels[rows]
     if dataset.test_lists:
         lists = {SIZES.get(name, name): _places(name, listed, rows) for name, listed in dataset.test_lists.items()}

@@ -67,6 +67,7 @@ class Supply:
         self.labels = torch.from_numpy(dataset.labels)
         self.fit_labels = torch.unique(self.labels[self.parts.fit], return_inverse=True)[1]
         self.categories = torch.from_numpy(dataset.class_category)[self.labels[self.parts.fit]]
+        self.category_names = dataset.category_names
         self.workers = config.workers
         self._augmentation = None if config.augment is None else augmentation(config.augment)
         if self._augmentation is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearfield import losses
 from nearfield.config import RunConfig
-from nearfield.errors import InputError
+from nearfield.errors import InputError, nearest
 from nearfield.losses.memory import CrossBatchMemory
 from nearfield.losses.protocols import Ensembled, HoldsHead
 from nearfield.models import EmbeddingModel, build_model, embed
@@ -43,12 +43,24 @@ def check_method(config: RunConfig) -> None:
         )
 
 
-def build_sampler(config: RunConfig, labels: Tensor, categories: Tensor) -> BatchSampler:
+def build_sampler(
+    config: RunConfig, labels: Tensor, categories: Tensor, category_names: Sequence[str] = ()
+) -> BatchSampler:
     """The batch sampler that the configuration names, for images with these labels and categories."""
     chosen, seed = config.sampler, run_seed(config)
     name = losses.method(config.method.name).sampler if chosen.name == "auto" else chosen.name
+    options = chosen.options()
+    if chosen.unlabelled is not None:
+        if chosen.unlabelled not in category_names:
+            raise InputError(
+                f"sampler.unlabelled must be a category of the data; got {chosen.unlabelled!r}. "
+                f"{nearest(chosen.unlabelled, category_names)}"
+            )
+        options["unlabelled"] = category_names.index(chosen.unlabelled)
     given = (labels.numpy(), chosen.batch_size)
-    return sampler_by_name(name, *given, per_class=chosen.per_class, seed=seed, categories=categories.numpy())
+    return sampler_by_name(
+        name, *given, per_class=chosen.per_class, seed=seed, categories=categories.numpy(), **options
+    )
 
 
 def build_learner(

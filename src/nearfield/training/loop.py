@@ -200,7 +200,7 @@ def _train(run: Run) -> dict[str, Any]:
 
 def _sampler(run: Run, supply: Supply) -> BatchSampler:
     """The configuration's sampler; of several processes, this one's share of it."""
-    sampler = build_sampler(run.config, supply.fit_labels, supply.categories)
+    sampler = build_sampler(run.config, supply.fit_labels, supply.categories, supply.category_names)
     return sampler if run.place.world_size == 1 else ShardedSampler(sampler, run.place.rank, run.place.world_size)
 
 

@@ -28,7 +28,6 @@ from nearfield.training.checkpoint import copy_weights
 from nearfield.training.distributed import Place, gathered, share_of
 from nearfield.training.run_folder import ANOTHER_FOLDER, RunFolder
 
-KS = (1, 2, 4, 8)
 METRICS = ("recall", "r_precision", "map_at_r")
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
 Identity = Mapping[str, str | None]  # fingerprints of data, split and pretrained weights
@@ -51,6 +50,11 @@ class Run(NamedTuple):
     test: bool
     track: Track
     identity: Identity
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """K of the recall@K that are scored."""
+        return self.config.ks or self.dataset.ks
 
     @property
     def writes(self) -> bool:
@@ -97,7 +101,7 @@ def validate(run: Run, model: nn.Module, supply: Supply) -> dict[str, float]:
     """Retrieval scores on the validation classes, each image a query against all others."""
     part = supply.parts.val
     embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
-    return retrieval_metrics(embeddings, labels, KS, metrics=METRICS, distance=run.config.distance)
+    return retrieval_metrics(embeddings, labels, run.ks, metrics=METRICS, distance=run.config.distance)
 
 
 def score_on_test(
@@ -105,7 +109,7 @@ def score_on_test(
 ) -> tuple[Tensor, dict[str, float], dict[str, NDArray[np.float32]]]:
     """Embeddings (N, D) of the test images, their scores under the dataset's protocol, and the scores per query."""
     embeddings = _embed(run, model, supply, supply.parts.test).cpu()
-    return embeddings, *score_test(run.dataset, embeddings, distance=run.config.distance, metrics=metrics)
+    return embeddings, *score_test(run.dataset, embeddings, run.config.distance, metrics=metrics, ks=run.ks)
 
 
 def finish(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nearfield.data.archive import Bound, is_archive, md5_of, unpack
@@ -40,9 +40,8 @@ class Kind:
     expected: Expected
     archives: dict[str, Archive]
     bytes: int  # upper limit of all archives unpacked
-    beside: dict[str, str | None] = field(
-        default_factory=dict
-    )  # list files published beside the archives, with their md5
+    ks: tuple[int, ...]  # of the recall@K that papers report
+    beside: dict[str, str | None] = field(default_factory=dict)  # list files beside the archives, with their md5
 
 
 KINDS = {
@@ -53,6 +52,7 @@ KINDS = {
         cub.EXPECTED,
         {"CUB_200_2011.tgz": Archive("97eceeb196236b17998738112f37df78")},
         4 * GIB,
+        (1, 2, 4, 8, 16, 32),
     ),
     "cars196": Kind(
         "Cars-196",
@@ -61,6 +61,7 @@ KINDS = {
         cars196.EXPECTED,
         {"car_ims.tgz": Archive("d5c8f0aa497503f355e17dc7886c3f14")},
         8 * GIB,
+        (1, 2, 4, 8, 16, 32),
         beside={"cars_annos.mat": "b407c6086d669747186bd1d764ff9dbc"},
     ),
     "sop": Kind(
@@ -70,6 +71,7 @@ KINDS = {
         sop.EXPECTED,
         {"Stanford_Online_Products.zip": Archive("7f73d41a2f44250d4779881525aea32e")},
         12 * GIB,
+        (1, 10, 100, 1000),
     ),
     "inshop": Kind(
         "In-Shop Clothes Retrieval of DeepFashion",
@@ -78,6 +80,7 @@ KINDS = {
         inshop.EXPECTED,
         {"img.zip": Archive()},
         24 * GIB,
+        (1, 10, 20, 30, 40, 50),
         beside={"list_eval_partition.txt": None},
     ),
     "vehicleid": Kind(
@@ -87,6 +90,7 @@ KINDS = {
         vehicleid.EXPECTED,
         {"VehicleID_V1.0.tar": Archive(), "VehicleID_V1.0.zip": Archive()},
         48 * GIB,
+        (1, 5),
     ),
     "imagenet": Kind(
         "ImageNet (ILSVRC 2012), closed set",
@@ -99,6 +103,7 @@ KINDS = {
             "ILSVRC2012_devkit_t12.tar.gz": Archive("fa75699e90414af021442c21a62c3abf"),
         },
         300 * GIB,
+        (1, 2),
     ),
 }
 
@@ -139,7 +144,7 @@ def _checked(name: str, folder: Path, kind: Kind, quick: bool) -> Dataset:
             digests, found = (digests_of(files, progress), []) if quick else examine(files, progress=progress)
     if found:
         raise InputError(_report(folder, kind, found))
-    return to_dataset(name, listing, digests, f"{kind.title}. {kind.address}")
+    return replace(to_dataset(name, listing, digests, f"{kind.title}. {kind.address}"), ks=kind.ks)
 
 
 def _report(folder: Path, kind: Kind, found: list[str]) -> str:
