@@ -43,7 +43,6 @@ class Scaling:
     trials: int = 1
     most: int = 256  # images of a batch, at most
     network: bool = True  # whether embedding sizes and widths follow the paper's in proportion; False: as the recipe
-    sampler: str | None = None  # in place of the entry's own, where the small data has no categories
 
     def entry(self, given: Entry) -> Entry:
         """The entry, scaled down."""
@@ -54,11 +53,8 @@ class Scaling:
             model = model.model_copy(update=sizes)
         elif self.network:
             model = model.model_copy(update={"dim": run.model.dim})
-        sampler = run.sampler.model_copy(update={"batch_size": _fitting(run, self.most)})
-        if self.sampler is not None:
-            sampler = base.sampler.model_copy(update={"name": self.sampler, "batch_size": _fitting(run, self.most)})
-        elif sampler.unlabelled is not None:
-            sampler = sampler.model_copy(update={"unlabelled": None})
+        own = {"batch_size": _fitting(run, self.most), "unlabelled": None, "repeats": None}  # of the paper's categories
+        sampler = run.sampler.model_copy(update=own)
         changes = {"method": run.method, "model": model, "sampler": sampler, "distance": run.distance}
         changes |= {"steps": self.steps, "eval_every": max(1, self.steps // 5), "ks": None, "chunk": None}
         shape = {"run": base.model_copy(update=changes), "seeds": tuple(range(self.seeds)), "trials": self.trials}
