@@ -19,9 +19,9 @@ COLUMNS = (*recalls(1, 2, 4, 8, 16), "nmi")
 SEEDS = tuple(range(10))
 FEATURES = Scaling(
     "cub_lite0_features",
-    "A linear head on frozen EfficientNet-Lite0 features of CUB-200-2011 in place of whole networks on CUB, Cars-196 or "
-    "SOP; embedding sizes as in the paper; 150 steps of one AdamW in place of each method's own "
-    "optimiser; three seeds.",
+    "A linear head on frozen EfficientNet-Lite0 features of CUB-200-2011 in place of whole networks on CUB, Cars-196 "
+    "or SOP; embedding sizes as in the paper; 150 steps of one AdamW in place of each method's own optimiser; three "
+    "seeds.",
     steps=150,
     most=128,
 )
