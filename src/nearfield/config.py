@@ -56,6 +56,9 @@ def _one_rule(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 Parameter = Annotated[Value | dict[str, Value], WrapValidator(_one_rule)]
 
 
+LATER = Field(json_schema_extra={"added_later": True})  # of a key: see `Config.digest`
+
+
 class Config(BaseModel):
     """Base of all configurations: immutable, without unknown keys, all numbers finite."""
 
@@ -76,14 +79,11 @@ class Config(BaseModel):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-LATER = {"added_later": True}  # of a field: see `Config.digest`
-
-
 def _without_later(config: Config, values: dict[str, Any]) -> dict[str, Any]:
     kept = {}
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
-        if field.json_schema_extra == LATER and value == field.get_default():
+        if field.json_schema_extra == LATER.json_schema_extra and value == field.get_default():
             continue
         kept[name] = _without_later(value, values[name]) if isinstance(value, Config) else values[name]
     return {name: kept[name] for name in values if name in kept}
@@ -147,6 +147,9 @@ class ModelConfig(Config):
     freeze_bn_affine: bool = False
 
 
+BatchRule = Literal["distinct", "chunks", "replacement", "images_with_replacement", "cover"]
+
+
 class SamplerConfig(Config):
     """How batches are sampled: `per_class` images of each of `batch_size` / `per_class` classes, or a plain shuffle.
 
@@ -159,14 +162,12 @@ class SamplerConfig(Config):
     name: Literal["auto", "m_per_class", "npairs", "episodic", "fastap", "fastap_hard", "shuffle"] = "auto"
     batch_size: Annotated[int, Field(ge=2)] = 128
     per_class: Count = 4
-    rule: Literal["distinct", "chunks", "replacement", "images_with_replacement", "cover"] | None = Field(
-        None, json_schema_extra=LATER
-    )
-    p_same: Annotated[float, Field(ge=0, le=1)] | None = Field(None, json_schema_extra=LATER)
-    support: Count | None = Field(None, json_schema_extra=LATER)
-    repeats: Count | None = Field(None, json_schema_extra=LATER)
-    unlabelled: str | None = Field(None, json_schema_extra=LATER)
-    keep_class_whole: bool | None = Field(None, json_schema_extra=LATER)
+    rule: Annotated[BatchRule | None, LATER] = None
+    p_same: Annotated[Annotated[float, Field(ge=0, le=1)] | None, LATER] = None
+    support: Annotated[Count | None, LATER] = None
+    repeats: Annotated[Count | None, LATER] = None
+    unlabelled: Annotated[str | None, LATER] = None
+    keep_class_whole: Annotated[bool | None, LATER] = None
 
     def options(self) -> dict[str, Any]:
         """The keys that belong to some samplers and are set here."""
@@ -227,7 +228,7 @@ class RunConfig(Config):
     oracle: bool = False  # record test scores during training too; nothing is selected by them
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
     distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
-    ks: tuple[Count, ...] | None = Field(None, json_schema_extra=LATER)  # of recall@K; None: those of the data's papers
+    ks: Annotated[tuple[Count, ...] | None, LATER] = None  # of recall@K; None: those of the data's papers
     member: NotNegative | None = None  # train only this member of an ensemble; None: all, concatenated
     seed: NotNegative = 0
     threads: Count = 1

@@ -77,7 +77,9 @@ def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
     model, loss, forward = build_learner(run, supply.parts.fit_classes, supply.features)
     optimizer = build_optimizer(model, loss, run.optimizer)
     begun = 0.0
-    batches = supply.batches(build_sampler(run, supply.fit_labels, supply.categories, supply.category_names), first=0, seed=run.seed)
+    batches = supply.batches(
+        build_sampler(run, supply.fit_labels, supply.categories, supply.category_names), first=0, seed=run.seed
+    )
     for step, batch in enumerate(islice(batches, steps + 1)):
         begun = time.monotonic() if step == 1 else begun  # the first one warms up
         optimizer.zero_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from nearfield.errors import RunError
 if TYPE_CHECKING:
     from nearfield.analysis.ablations.outcome import Outcome
     from nearfield.bench.ablations import Ablation
-    from nearfield.bench.run import Watched
     from nearfield.config import BenchConfig
 
 LINE_EVERY = 30.0  # seconds between two lines of progress
@@ -65,24 +63,12 @@ def ablate(arguments: argparse.Namespace) -> None:
         return
     folder = arguments.out or Path("runs") / f"ablate-{study.name}-{arguments.data}"
     with show.bar(study.name, transient=True, line_every=LINE_EVERY) as bar, Engine(jobs, arguments.cluster) as engine:
-        for found in run_ablation(benches, folder, engine, _watch(bar, list(benches))):
+        for found in run_ablation(benches, folder, engine, show.watch_several(bar, list(benches))):
             outcome = collect(study, benches, found)
             write_outcome(outcome, folder)
     _say_outcome(outcome, folder, arguments.json)
     if outcome.missing:
         raise RunError("some tasks failed:\n  " + "\n  ".join(outcome.missing))
-
-
-def _watch(bar: show.Bar, values: list[str]) -> Callable[[str, Watched], None]:
-    """The progress of the bench of one value."""
-    from nearfield.bench.run import TRAINING
-
-    def watch(value: str, watched: Watched) -> None:
-        place = f"of {value} ({values.index(value) + 1} of {len(values)})"
-        what = "tasks" if watched.phase == TRAINING else f"{watched.phase},"
-        bar(watched.done, watched.total, f"{what} {place}", watched.seconds_left)
-
-    return watch
 
 
 def _say_plan(study: Ablation, benches: dict[str, BenchConfig], jobs: int, as_json: bool) -> None:

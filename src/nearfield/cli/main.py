@@ -28,6 +28,7 @@ from nearfield.cli import (
     methods,
     recipes,
     report,
+    reproduce,
     show,
     train,
     weights,
@@ -38,7 +39,7 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, ablate, train, embed, export, evaluate, methods, recipes, weights, gradients, data, report, lint,
+    bench, ablate, reproduce, train, embed, export, evaluate, methods, recipes, weights, gradients, data, report, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."

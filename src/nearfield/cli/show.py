@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from nearfield.bench.run import Watched
+
 WIDE = 160  # columns of a table in a file or a pipe
 LINE_EVERY = 10.0  # seconds between two lines of progress in a log file
 Draw = Callable[[int, int, str, str], None]  # (done, total, info, time left)
@@ -136,6 +138,25 @@ def bar(
 def passing_bar(title: str) -> AbstractContextManager[Bar]:
     """A bar for long work inside the library: only on a terminal, and removed when the work is done."""
     return bar(title, transient=True, line_every=math.inf)
+
+
+def watch_several(bar: Bar, names: Sequence[str]) -> Callable[[str, Watched], None]:
+    """The progress of the bench of one of several values, rows or points."""
+    from nearfield.bench.run import TRAINING
+
+    def watch(name: str, watched: Watched) -> None:
+        place = f"of {name} ({names.index(name) + 1} of {len(names)})"
+        what = "tasks" if watched.phase == TRAINING else f"{watched.phase},"
+        bar(watched.done, watched.total, f"{what} {place}", watched.seconds_left)
+
+    return watch
+
+
+def watch(name: str, watched: Watched) -> None:
+        place = f"tasks of {name} ({names.index(name) + 1} of {len(names)})"
+        bar(watched.done, watched.total, place, watched.seconds_left)
+
+    return watch
 
 
 def _lines(title: str, transient: bool, every: float, console: Console, clock: Clock) -> Draw:

@@ -5,6 +5,8 @@ Where a plot prints no numbers, its points have none here. The paper's numbers a
 
 from __future__ import annotations
 
+from typing import Any
+
 from nearfield.config import RunConfig, SamplerConfig
 from nearfield.recipes import pairs
 from nearfield.recipes.facts import GOOGLENET, RESNET18, RESNET50
@@ -17,7 +19,7 @@ INSHOP = recalls(1, 10, 20, 30, 40, 50)
 VEHICLEID = tuple(f"{size}/loo/recall@{k}" for size in ("small", "medium", "large") for k in (1, 5))
 BATCHES = {"timm:resnet18": 256, "timm:resnet50": 96, "googlenet": 320}
 WEIGHTS = {"timm:resnet18": RESNET18, "timm:resnet50": RESNET50, "googlenet": GOOGLENET}
-SAMPLERS = {  # of an epoch: five and two batches for each pair of categories; all images of the labelled models
+SAMPLERS: dict[str, dict[str, Any]] = {  # five and two batches for each pair of categories; every labelled image
     "sop": {"repeats": 5},
     "inshop": {"repeats": 2},
     "vehicleid": {"unlabelled": "unlabelled"},
@@ -37,7 +39,7 @@ def fastap(data: str, backbone: str, batch: int | None = None, hard: bool = True
     """FastAP as published, on any of its three datasets."""
     size = batch or BATCHES[backbone]
     chunked = size > BATCHES[backbone]
-    sampler = {"name": "fastap_hard", **SAMPLERS[data]} if hard else {"name": "fastap"}
+    sampler: dict[str, Any] = {"name": "fastap_hard", **SAMPLERS[data]} if hard else {"name": "fastap"}
     run = change(
         pairs.fastap_resnet18_sop(),
         data__name=data,

@@ -55,7 +55,7 @@ class Scaling:
             model = model.model_copy(update={"dim": run.model.dim})
         own = {"batch_size": _fitting(run, self.most), "unlabelled": None, "repeats": None}  # of the paper's categories
         sampler = run.sampler.model_copy(update=own)
-        changes = {"method": run.method, "model": model, "sampler": sampler, "distance": run.distance}
+        changes: dict[str, Any] = {"method": run.method, "model": model, "sampler": sampler, "distance": run.distance}
         changes |= {"steps": self.steps, "eval_every": max(1, self.steps // 5), "ks": None, "chunk": None}
         shape = {"run": base.model_copy(update=changes), "seeds": tuple(range(self.seeds)), "trials": self.trials}
         protocol = "reality-check" if given.bench.protocol == "reality-check" else "classic"
