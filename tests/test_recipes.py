@@ -246,7 +246,7 @@ def test_a_tiny_copy_trains(name: str, glyphs: Dataset, tmp_path: Path) -> None:
     )
     result = train(tiny, tmp_path, dataset=glyphs, test=False)
     assert 0 < result["val"]["map@r"] < 1
-    first, second = (record["loss"] for record in RunFolder(tmp_path).records())
+    first, second = (record["loss"] for record in RunFolder(tmp_path).records() if "loss" in record)
     assert np.isfinite([first, second]).all()
 
 

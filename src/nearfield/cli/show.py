@@ -152,13 +152,6 @@ def watch_several(bar: Bar, names: Sequence[str]) -> Callable[[str, Watched], No
     return watch
 
 
-def watch(name: str, watched: Watched) -> None:
-        place = f"tasks of {name} ({names.index(name) + 1} of {len(names)})"
-        bar(watched.done, watched.total, place, watched.seconds_left)
-
-    return watch
-
-
 def _lines(title: str, transient: bool, every: float, console: Console, clock: Clock) -> Draw:
     last = clock()
 

@@ -74,4 +74,6 @@ def train(arguments: argparse.Namespace) -> None:
     elif first and arguments.progress != "json":  # which keeps standard output to JSON lines
         scores = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["test"].items())
         show.say(f"{result['method']} seed {result['seed']}, step {result['best_step']}: test {scores}")
+        if before := result.get("start", {}).get("test"):
+            show.say("Before training: test " + ", ".join(f"{k} {100 * v:.2f}" for k, v in before.items()))
         show.say(f"Folder: {arguments.out}")

@@ -50,6 +50,7 @@ class Training(Config):
     best_step: int | None = None
     train_seconds: float | None = None
     val: dict[str, float] | None = None  # validation scores of the chosen step
+    start: dict[str, dict[str, float]] | None = None  # validation and test scores before the first step
     commit: str | None = None
     nearfield: str | None = None
     torch: str | None = None

@@ -81,10 +81,14 @@ def _test(description: Mapping[str, Any]) -> str:
     made, scores = description["training"], description["test"]
     if not scores:
         return "Not tested."
-    rows = "\n".join(f"| {name} | {100 * value:.2f} |" for name, value in scores.items())
+    before = (made.get("start") or {}).get("test", {})
+    rows = "\n".join(
+        f"| {name} | {100 * value:.2f} | {f'{100 * before[name]:.2f}' if name in before else ''} |"
+        for name, value in scores.items()
+    )
     return (
         f"On the test part of {made['data']}, used neither for training nor for selection; ranked by "
-        f"{description['distance']}, one seed.\n\n| metric | percent |\n|---|---:|\n{rows}"
+        f"{description['distance']}, one seed.\n\n| metric | percent | before training |\n|---|---:|---:|\n{rows}"
     )
 
 

@@ -50,6 +50,8 @@ ADVICE = {
               "Sharpen its softmax (a temperature of 0.05 to 0.1 is usual), or raise optimizer.lr"),
     "flat": ("validation is flat: {first:.4f} at step {start}, at best {best:.4f} in {count} validations since",
              "Try an optimizer.lr ten times lower or higher, and check that the labels match the images"),
+    "no_gain": ("training did not improve on its start: no validation score exceeds the {best:.4f} of step 0",
+                "The weights of step 0 are kept. Lower optimizer.lr, train longer, or use the network as it is"),
 }  # fmt: skip
 ROOTS = {"no_positives", "collapse", "inactive"}  # root causes: after one of them, its symptoms are not reported
 SYMPTOMS = {"inactive", "vanishing", "margin", "log_n"}
@@ -101,6 +103,10 @@ class Doctor:
         (start, first), best = self._scores[0], max((later for _, later in self._scores[1:]), default=score)
         flat = len(self._scores) == 1 + VALIDATIONS and best - first < RISE * (1 - first)
         return self._report(step, {"flat": flat}, {"start": start, "first": first, "best": best, "count": VALIDATIONS})
+
+    def look_at_choice(self, step: int, best_step: int, best: float) -> list[Finding]:
+        """Findings of the step that validation chose, at the end."""
+        return self._report(step, {"no_gain": best_step == 0 < step}, {"best": best})
 
     def state_dict(self) -> dict[str, Any]:
         """Everything observed and reported, as plain numbers and text."""

@@ -41,6 +41,7 @@ from nearfield.training.ensemble import train_ensemble
 from nearfield.training.optimizers import build_optimizer, learning_rate_factor
 from nearfield.training.run import (
     METRICS,
+    START,
     Interrupted,
     Progress,
     Run,
@@ -135,9 +136,11 @@ def _train(run: Run) -> dict[str, Any]:
     on_first_rank(lambda: folder.begin(config, facts_of(run, supply.parts, model)))
     if saved := on_first_rank(folder.load):
         at.restore(saved)
-    on_first_rank(lambda: folder.forget_after(at.step))
+    on_first_rank(lambda: folder.forget_after(at.step if saved else -1))
     for module in modules.values():
         broadcast(module)
+    if not saved:  # training may lose to its start, which is then what it returns
+        _score(run, at, scored, supply)
 
     seen: list[Tensor] = []  # embeddings and labels of the whole batch, for the doctor
 
@@ -194,6 +197,8 @@ def _train(run: Run) -> dict[str, Any]:
             break
         begun = time.monotonic()
 
+    if run.writes:
+        _warn(folder, doctor.look_at_choice(at.step, at.best_step, at.best_score))
     scored.load_state_dict(at.best)
     return finish(run, supply, scored, at.best_step, at.best_val, at.seconds)
 
@@ -212,16 +217,21 @@ def _learner(run: Run, supply: Supply) -> Learner:
     return learner._replace(model=learner.model.to(run.place.device), loss=learner.loss.to(run.place.device))
 
 
-def _score(run: Run, at: Checkpoint, model: nn.Module, supply: Supply, loss: float) -> float:
-    """Validate, keep the weights if they are the best so far, and log it; the score that steps are chosen by."""
+def _score(run: Run, at: Checkpoint, model: nn.Module, supply: Supply, loss: float | None = None) -> float:
+    """Validate, keep the weights if they are the best so far, and log it; the score that steps are chosen by.
+
+    At the start there is no loss yet, and the test classes are scored for comparison with the end.
+    """
     scores = validate(run, model, supply)
     score = scores[run.config.select_by]
     if score > at.best_score:
         at.best, at.best_val, at.best_score, at.best_step = copy_weights(model), scores, score, at.step
-    record = {"step": at.step, "loss": loss, **{f"val_{key}": value for key, value in scores.items()}}
-    if run.config.oracle and run.test:
+    record = {"step": at.step, **({} if loss is None else {"loss": loss})}
+    record |= {f"val_{key}": value for key, value in scores.items()}
+    if run.test and (run.config.oracle or loss is None):
         oracle = score_on_test(run, model, supply, METRICS)[1]
-        record |= {f"test_{key}": value for key, value in oracle.items()}
+        record |= {f"test_{key}": value for key, value in oracle.items()} if run.config.oracle else {}
+        record |= {f"{START}{key}": value for key, value in oracle.items()} if loss is None else {}
     if run.writes:
         _warn(run.folder, at.doctor.look_at_scores(at.step, score))
         run.folder.log(record)

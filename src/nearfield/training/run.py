@@ -29,6 +29,7 @@ from nearfield.training.distributed import Place, gathered, share_of
 from nearfield.training.run_folder import ANOTHER_FOLDER, RunFolder
 
 METRICS = ("recall", "r_precision", "map_at_r")
+START = "start_test_"  # prefix of the test scores before the first step, in the first record
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
 Identity = Mapping[str, str | None]  # fingerprints of data, split and pretrained weights
 Track = Callable[[int, Mapping[str, Any]], None]  # (step, its record)
@@ -129,6 +130,8 @@ def finish(
         "train_seconds": round(seconds, 3),
         "val": val,
     }
+    if run.writes and (start := _start_of(run)):
+        result["start"] = start
     arrays: dict[str, Tensor] = {}
     if run.test:
         embeddings, result["test"], queries = score_on_test(run, model, supply)
@@ -137,6 +140,17 @@ def finish(
     if run.writes:
         run.folder.finish(copy_weights(model), arrays, result)
     return result
+
+
+def _start_of(run: Run) -> dict[str, dict[str, float]]:
+    """Validation and test scores before the first step; none for an ensemble, whose members have their own."""
+    first = next((record for record in run.folder.records() if record["step"] == 0 and "finding" not in record), {})
+    parts = {"val": "val_", "test": START}
+    found = {
+        part: {key.removeprefix(prefix): value for key, value in first.items() if key.startswith(prefix)}
+        for part, prefix in parts.items()
+    }
+    return {part: scores for part, scores in found.items() if scores}
 
 
 def _embed(run: Run, model: nn.Module, supply: Supply, part: Tensor) -> Tensor:
