@@ -121,7 +121,7 @@ def _conditions(reproduced: Reproduced) -> str:
         return f"Command: `{reproduced.command}`."
     commit = first.environment.get("commit") or "unknown"
     seeds = len(reproduced.table.entries[0].bench.seeds)
-    known = {name: scores["recall@1"] for name, scores in first.floors.items() if "recall@1" in scores}
+    known = {name: scores["recall@1"] for name, scores in first.baselines.items() if "recall@1" in scores}
     baselines = ", ".join(f"{name} {100 * score:.1f}" for name, score in known.items())
     lines = [f"Command: `{reproduced.command}`. Commit {commit}, data {first.data['name']}, {seeds} seeds."]
     lines += [f"Untrained baselines, R@1: {baselines}."] if baselines else []
