@@ -12,6 +12,7 @@ import pytest
 from benches import fake_results
 from test_protocols import made
 
+from nearfield import data
 from nearfield.analysis.lint.catalogue import EQUAL, SINS
 from nearfield.analysis.lint.rules import lint, lint_choice, lint_results, lint_runs
 from nearfield.bench.database import FILE, Store
@@ -19,6 +20,7 @@ from nearfield.bench.plan import Bench
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.cli.main import main
 from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config
+from nearfield.recipes.small import starter_bench
 from nearfield.training.run_folder import RunFolder
 
 CLEAN: dict[str, Any] = {
@@ -289,3 +291,7 @@ def test_the_command_reads_the_folder_of_a_bench(tmp_path: Path, capsys: pytest.
     store.open_bench(Bench(config, reality, "data"), facts)
     assert main(["lint", str(tmp_path), "--json"]) == 1
     assert [each["sin"] for each in json.loads(capsys.readouterr().out)] == ["untuned"]
+
+
+def test_the_default_bench_practises_what_the_linter_preaches() -> None:
+    assert list(lint(starter_bench(), data.load("glyphs"))) == []

@@ -249,7 +249,7 @@ class BenchConfig(Config):
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
         MethodConfig(name="multi_similarity"),
         MethodConfig(name="fastap"),
-        MethodConfig(name="proxy_softmax", params={"temperature": 0.1}),
+        MethodConfig(name="proxy_softmax"),
     )
     seeds: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0, 1)
     run: RunConfig = RunConfig()
