@@ -126,7 +126,7 @@ def test_dry_run_prints_the_plan_and_runs_nothing(capsys: pytest.CaptureFixture[
     ]
     assert main([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert plan["seeds"] == 6
+    assert (plan["trials"], plan["seeds"]) == (24, 15)
     assert plan["seconds"] > 0
     assert not (tmp_path / "b").exists()
     assert main(words) == 0

@@ -64,7 +64,7 @@ def test_json_progress_keeps_to_json(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_plan_has_singulars(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["run.sampler.batch_size=8", "run.data.name=digits", "run.steps=1"]
-    call = ["bench", "--methods", "fastap", "--seeds", "1", "--dry-run"]
+    call = ["bench", "--methods", "fastap", "--seeds", "1", "--trials", "1", "--dry-run"]
     assert main([*call, *(word for option in options for word in ("--set", option))]) == 0
     assert "1 seed; 1 network each, 1 in all, of 1 step." in capsys.readouterr().out
 
