@@ -27,7 +27,8 @@ from nearfield.bench.results import BenchResults
 from nearfield.bench.run import Watched, prepare, run_bench
 from nearfield.config import BenchConfig, build_config
 from nearfield.errors import InputError, RunError
-from nearfield.training.run_folder import Busy, RunFolder
+from nearfield.training.loop import train
+from nearfield.training.run_folder import Busy, RunFolder, environment
 
 TRIALS = 5  # the last one is asked from the search
 PROTOCOL = 'name = "two folds"\nfolds = 2\nval_fraction = 0.5\nconcatenate = true\n'
@@ -81,7 +82,7 @@ def numbers(results: BenchResults) -> Any:
         return [clean(each) for each in value] if isinstance(value, list | tuple) else value
 
     queries = {
-        (method.label, part): results.queries(method.label, "map@r", part).tolist()  # type: ignore[arg-type]
+        (method.label, part): results.queries(method.label, "map@r", part).tolist()
         for method in results.methods
         for part in ("separated", "concatenated")
     }
@@ -229,7 +230,7 @@ def test_a_failing_task_is_tried_twice_named_and_can_be_repaired(
 def test_an_error_never_deletes_finished_folds_nor_an_io_error_checkpoints(
     tiny: BenchConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kept: list[str]
 ) -> None:
-    real = run_task.train
+    real = train
 
     def second_fails(config: Any, folder: Path, *rest: Any, **options: Any) -> Any:
         if folder.name == "fold-0":
@@ -441,7 +442,7 @@ def test_other_weights_in_the_same_file_are_another_bench(tiny: BenchConfig, tmp
 def test_every_task_says_which_commit_made_it(
     tiny: BenchConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = jobs.environment
+    real = environment
     monkeypatch.setattr(jobs, "environment", lambda: {**real(), "commit": "aaaa"})
     assert ran(tiny, tmp_path / "out")[1].environment["commit"] == "aaaa"
     monkeypatch.setattr(jobs, "environment", lambda: {**real(), "commit": "bbbb"})
