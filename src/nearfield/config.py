@@ -80,13 +80,14 @@ class Config(BaseModel):
 
 
 def _without_later(config: Config, values: dict[str, Any]) -> dict[str, Any]:
+    """The dumped `values` of a configuration without keys added later that have their default."""
     kept = {}
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if field.json_schema_extra == LATER.json_schema_extra and value == field.get_default():
+    for name, value in values.items():
+        field, own = type(config).model_fields[name], getattr(config, name)
+        if field.json_schema_extra == LATER.json_schema_extra and own == field.get_default():
             continue
-        kept[name] = _without_later(value, values[name]) if isinstance(value, Config) else values[name]
-    return {name: kept[name] for name in values if name in kept}
+        kept[name] = _without_later(own, value) if isinstance(own, Config) else value
+    return kept
 
 
 class DataConfig(Config):
