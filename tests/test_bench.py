@@ -19,6 +19,7 @@ from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, 
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
 from nearfield.config import BenchConfig, RunConfig, build_config
+from nearfield.data import load
 from nearfield.errors import InputError
 
 METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
@@ -195,7 +196,6 @@ def test_what_makes_methods_unequal_is_said() -> None:
 
 
 def test_baselines_of_images_and_features(tmp_path: Any) -> None:
-    from nearfield.data import load
 
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(12), 6)
@@ -256,3 +256,12 @@ def test_photographs_get_a_pretrained_network_unless_a_backbone_is_named(
     values, said = for_photographs({"run": {"data": {"name": name}}})
     assert values == {"run": {"data": {"name": name}}}
     assert "nearfield[pretrained]" in said
+
+
+def test_the_category_that_a_sampler_leaves_aside_is_found_by_its_name() -> None:
+    sampler = {"name": "fastap_hard", "batch_size": 128, "unlabelled": "circle"}
+    known = load("glyphs").category_names
+    config = build_config(BenchConfig, {"run": {"sampler": {**sampler, "unlabelled": known[0]}}})
+    assert prepare(config)[0].config == config
+    with pytest.raises(InputError, match=r"sampler\.unlabelled must be a category of the data"):
+        prepare(build_config(BenchConfig, {"run": {"sampler": sampler}}))

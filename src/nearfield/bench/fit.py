@@ -103,7 +103,7 @@ def check_batch(config: BenchConfig, protocol: Protocol, dataset: Dataset) -> No
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", SamplerWarning)
-                    build_sampler(run, torch.from_numpy(labels), torch.from_numpy(categories))
+                    build_sampler(run, torch.from_numpy(labels), torch.from_numpy(categories), dataset.category_names)
             except InputError as error:
                 raise InputError(f"{label(method.name, method.params)} on {config.run.data.name}: {error}") from None
 
