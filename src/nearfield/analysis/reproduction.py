@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from nearfield.analysis.figures.svg import COLORS, drawing
-from nearfield.analysis.statistics import Interval, mean_interval
+from nearfield.analysis.statistics import Interval, kendall_tau, mean_interval
 from nearfield.analysis.tables import markdown_table, percent, title
 from nearfield.bench.results import BenchResults, Seed
 from nearfield.recipes.tables import Entry, Table
@@ -99,8 +99,6 @@ def _title(metric: str) -> str:
 
 def order_lines(reproduced: Reproduced) -> list[str]:
     """How far the order of the rows agrees with the paper's, by Kendall's tau, for each column."""
-    from scipy.stats import kendalltau
-
     lines = []
     for metric in reproduced.table.columns:
         both = [
@@ -109,7 +107,9 @@ def order_lines(reproduced: Reproduced) -> list[str]:
             if metric in entry.published and (found := reproduced.interval(entry, metric)) is not None
         ]
         if len(both) > 2:
-            tau = float(kendalltau(*zip(*both, strict=True)).statistic)
+            tau = kendall_tau(*zip(*both, strict=True))
+            if tau is None:
+                continue
             agreement = f"Kendall's tau between our order and the paper's is {tau:.2f} ({len(both)} rows)"
             lines.append(f"{_title(metric)}: {agreement}.")
     return lines
@@ -156,6 +156,8 @@ def figure(reproduced: Reproduced) -> Figure | None:
     if not table.axis or not reproduced.found:
         return None
     curves = _learning_curves(reproduced) if table.axis == "step" else _axis_curves(reproduced)
+    if not curves:
+        return None
     with drawing(640, 340, table.title) as made:
         axes = made.subplots()
         for number, (name, points) in enumerate(curves.items()):
