@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -37,6 +37,15 @@ class Whole:
     high: int
 
 
+class Claim(NamedTuple):
+    """A result as published: recall at 1, in percent, and where it was printed."""
+
+    dataset: str  # as the catalog of datasets calls it, such as "cub"
+    backbone: str  # with the embedding size where it is known, such as "R50-512"
+    r_at_1: float
+    source: str = ""  # where it was printed, if not in the method's own publication
+
+
 @dataclass(frozen=True)
 class Method:
     """A method: its name, its class, and the facts that it was registered with."""
@@ -44,6 +53,8 @@ class Method:
     name: str
     build: type[nn.Module]
     source: str
+    year: int = 0  # of the publication
+    claims: tuple[Claim, ...] = ()  # its results as published
     # how it is tuned and trained
     space: Mapping[str, Real | Whole] = field(default_factory=dict)
     presets: Mapping[str, Params] = field(default_factory=dict)  # published settings by name
