@@ -50,6 +50,18 @@ def calm(longer: BenchConfig, tmp_path_factory: pytest.TempPathFactory) -> Bench
     return ran(longer, tmp_path_factory.mktemp("calm") / "out")[1]
 
 
+@pytest.fixture(scope="module")
+def longest(small: BenchConfig) -> BenchConfig:
+    """Enough checkpoints that a hundred kills all find it at work."""
+    run = small.run.model_copy(update={"steps": 900, "eval_every": 10})
+    return small.model_copy(update={"seeds": (0, 1, 2, 3), "run": run})
+
+
+@pytest.fixture(scope="module")
+def calmest(longest: BenchConfig, tmp_path_factory: pytest.TempPathFactory) -> BenchResults:
+    return ran(longest, tmp_path_factory.mktemp("calmest") / "out")[1]
+
+
 def until(happened: Callable[[], Any], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
@@ -251,8 +263,10 @@ def test_workers_killed_stopped_and_added_change_nothing(
     assert numbers(open_results(out)) == numbers(calm)
 
 
-def kill_and_resume(command: list[str], out: Path, times: int, dice: random.Random) -> BenchResults:
-    """Kill the driver at random, soon after it made some progress, again and again; the results in the end."""
+def kill_and_resume(
+    command: list[str], out: Path, times: int, dice: random.Random, spread: float = 2.0
+) -> BenchResults:
+    """Kill the driver at random, within `spread` seconds of some progress, again and again; the results in the end."""
 
     def progress() -> set[Any]:
         return {*checkpoints(out), done(out)}
@@ -260,7 +274,8 @@ def kill_and_resume(command: list[str], out: Path, times: int, dice: random.Rand
     for _ in range(times):
         before, driver = progress(), start(command)
         until(partial(lambda one, known: one.poll() is not None or progress() != known, driver, before))
-        time.sleep(dice.uniform(0.0, 2.0))
+        assert driver.poll() is None, "the bench was done before the last kill: make it longer"
+        time.sleep(dice.uniform(0.0, spread))
         driver.send_signal(dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         assert driver.wait(120) in (-9, -2, -15, 130, 0)  # by the signal itself if nothing had begun
         end(driver)
@@ -327,20 +342,20 @@ def test_a_lost_cluster_ends_the_bench_which_can_be_resumed(
 
 @pytest.mark.slow
 def test_a_driver_killed_20_times_ends_as_if_undisturbed(
-    longer: BenchConfig, calm: BenchResults, cluster: Cluster, tmp_path: Path
+    longest: BenchConfig, calmest: BenchResults, cluster: Cluster, tmp_path: Path
 ) -> None:
     for _ in range(3):
         cluster.worker()
-    command = bench_command(longer, tmp_path / "out", "--cluster", str(cluster.file), "--json")
-    assert numbers(kill_and_resume(command, tmp_path / "out", 20, random.Random(0))) == numbers(calm)
+    command = bench_command(longest, tmp_path / "out", "--cluster", str(cluster.file), "--json")
+    assert numbers(kill_and_resume(command, tmp_path / "out", 20, random.Random(0), 0.5)) == numbers(calmest)
 
 
 @pytest.mark.slow
-def test_a_bench_with_its_own_workers_killed_20_times_ends_as_if_undisturbed(
-    longer: BenchConfig, calm: BenchResults, tmp_path: Path
+def test_a_bench_with_its_own_workers_killed_100_times_ends_as_if_undisturbed(
+    longest: BenchConfig, calmest: BenchResults, tmp_path: Path
 ) -> None:
-    command = bench_command(longer, tmp_path / "out", "--jobs", "2", "--json")
-    assert numbers(kill_and_resume(command, tmp_path / "out", 20, random.Random(2))) == numbers(calm)
+    command = bench_command(longest, tmp_path / "out", "--jobs", "2", "--json")
+    assert numbers(kill_and_resume(command, tmp_path / "out", 100, random.Random(2), 0.5)) == numbers(calmest)
 
 
 @pytest.mark.slow
