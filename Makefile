@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow fuzz speed docs clean
+.PHONY: help bench test check format lint types slow fuzz speed docs wheel clean
 
 help:  ## say what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ speed: $(VENV)/installed-dev  ## time and memory beside pytorch-metric-learning 
 
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (methods, command line)
 	@$(BIN)/python docs/generate.py
+
+wheel:  ## build wheel and sdist, try the wheel in an empty environment away from the sources
+	@PYTHON=$(PYTHON) .ci/wheel
 
 clean:  ## remove the environment and the caches, keep the runs
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info
