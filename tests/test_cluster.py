@@ -53,8 +53,8 @@ def calm(longer: BenchConfig, tmp_path_factory: pytest.TempPathFactory) -> Bench
 @pytest.fixture(scope="module")
 def longest(small: BenchConfig) -> BenchConfig:
     """Enough checkpoints that a hundred kills all find it at work."""
-    run = small.run.model_copy(update={"steps": 900, "eval_every": 10})
-    return small.model_copy(update={"seeds": (0, 1, 2, 3), "run": run})
+    run = small.run.model_copy(update={"steps": 4000, "eval_every": 20})
+    return small.model_copy(update={"seeds": tuple(range(6)), "run": run})
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,10 @@ def test_workers_killed_stopped_and_added_change_nothing(
 def kill_and_resume(
     command: list[str], out: Path, times: int, dice: random.Random, spread: float = 2.0
 ) -> BenchResults:
-    """Kill the driver at random, within `spread` seconds of some progress, again and again; the results in the end."""
+    """Kill the driver at random, within `spread` seconds of some progress, again and again; the results in the end.
+
+    It must be at work at each of the `times`.
+    """
 
     def progress() -> set[Any]:
         return {*checkpoints(out), done(out)}
@@ -344,8 +347,7 @@ def test_a_lost_cluster_ends_the_bench_which_can_be_resumed(
 def test_a_driver_killed_20_times_ends_as_if_undisturbed(
     longest: BenchConfig, calmest: BenchResults, cluster: Cluster, tmp_path: Path
 ) -> None:
-    for _ in range(3):
-        cluster.worker()
+    cluster.worker()  # one: it works on while the driver is away
     command = bench_command(longest, tmp_path / "out", "--cluster", str(cluster.file), "--json")
     assert numbers(kill_and_resume(command, tmp_path / "out", 20, random.Random(0), 0.5)) == numbers(calmest)
 
