@@ -250,3 +250,12 @@ def test_other_versions_warn_and_the_pinned_ones_fail(few: Path, monkeypatch: py
     monkeypatch.setattr(cache, "PINNED", cache._provenance()[0])
     with pytest.raises(RunError, match=r"ffffffff.*Reinstall matplotlib and Pillow"):
         data.load("glyphs")
+
+
+def test_a_matplotlib_without_its_most_recent_font_draws_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    every, there = fonts.font_files(), Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.stem != "cmti10" and there(path))
+    assert fonts.font_files().keys() == every.keys() - {"cmti10"}
+    monkeypatch.setattr(Path, "is_file", lambda path: path.stem != "cmr10" and there(path))
+    with pytest.raises(RunError, match=r"the fonts cmr10\.ttf are missing"):
+        fonts.font_files()

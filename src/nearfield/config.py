@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeGuard, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -384,7 +384,7 @@ def _keys(kind: type[Config], prefix: str = "") -> list[str]:
     found = []
     for name, field in kind.model_fields.items():
         inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Config):
+        if _is_config(inner):
             found += _keys(inner, f"{prefix}{name}.")
         else:
             found.append(prefix + name)
@@ -399,8 +399,13 @@ def _keys_at(kind: type[Config], location: tuple[Any, ...]) -> list[str]:
     return list(kind.model_fields)
 
 
+def _is_config(annotation: Any) -> TypeGuard[type[Config]]:
+    """Whether it is a table of the configuration; Python 3.10 calls `tuple[int, ...]` a type, too."""
+    return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, Config)
+
+
 def _config_inside(annotation: Any) -> type[Config] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
+    if _is_config(annotation):
         return annotation
     return next((found for part in get_args(annotation) if (found := _config_inside(part))), None)
 

@@ -29,6 +29,7 @@ DEJAVU_STIX = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
 COMPUTER_MODERN = ("cmr10", "cmb10", "cmss10", "cmtt10", "cmti10")
+RECENT = ("cmti10",)  # since matplotlib 3.11, which needs Python 3.11; glyphs drawn without it are not the published ones
 ASCII_WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
@@ -78,12 +79,13 @@ def mask(face: Face, codepoint: int) -> Pixels:
 
 
 def font_files() -> dict[str, Path]:
-    """Name and path of every font file used; RunError if one is missing."""
+    """Name and path of every font file used; RunError if one is missing that every matplotlib has."""
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     files = {name: folder / f"{name}.ttf" for name in DEJAVU_STIX + COMPUTER_MODERN}
-    missing = [path.name for path in files.values() if not path.is_file()]
+    here = {name: path for name, path in files.items() if path.is_file()}
+    missing = [path.name for name, path in files.items() if name not in (*here, *RECENT)]
     if missing:
         raise RunError(f"the fonts {', '.join(missing)} are missing from {folder}. Reinstall matplotlib.")
-    return files
+    return here
