@@ -162,6 +162,8 @@ def _precision_sum(places: MatchPlaces, slots: Tensor) -> Tensor:
 
 def _harmonic_step(a: Tensor, m: Tensor) -> Tensor:
     """H(a+m) - H(a); m = 1, by far the most common, without any cancellation."""
+    if bool((m <= 1).all()):
+        return m / (a + 1)
     top = int((a + m).max()) + 1
     harmonic = torch.arange(top, dtype=a.dtype, device=a.device).clamp(min=1).reciprocal()
     harmonic[0] = 0

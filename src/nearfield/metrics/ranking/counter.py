@@ -139,8 +139,9 @@ class Counter:
     def add_sorted(self, side: Side, other: Side, tile: Tensor) -> None:
         """Count a tile (n, w) for many deep matches per query by sorting its rows."""
         width = tile.shape[1]
+        columns = torch.arange(width, device=tile.device)
         for start, part in self._parts(side, width):
-            key = _with_columns(tile[start : start + len(part.items)])  # (n, w) float64
+            key = sort_ascending(with_columns(tile[start : start + len(part.items)], columns))  # (n, w) float64
             score = part.deep.T.contiguous()  # (n, K)
             known = where(part.deep_entry.T >= 0)
             row = known // len(part.deep)
@@ -151,6 +152,25 @@ class Counter:
                 continue
             entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE_BITS)
             self._add(part, other, entry, row, score.flatten()[known], bottom, top, (row + 1) * width, column)
+
+    def add_heads(self, side: Side, other: Side, table: Tensor) -> None:
+        """Count the sorted candidates (n, W) of each query, with their columns in their bits, for its matches."""
+        width, margin = table.shape[1], self.widths.margin
+        counts = torch.bincount(side.row, minlength=len(side.items))
+        level = torch.arange(len(side.row), device=table.device) - (counts.cumsum(0) - counts)[side.row]
+        needles = table.new_full((len(table), int(counts.max())), torch.inf)
+        needles[side.row, level] = side.score + margin
+        top = (
+            torch.searchsorted(table, needles, right=True)[side.row, level] + side.row * width
+        )  # (M,) in the flat table
+        flat, low = table.view(-1), side.score - margin
+        bottom = top.clone()
+        doubt = where((top > side.row * width) & (flat[(top - 1).clamp(min=0)] >= low))
+        for part in doubt.split(max(1, self.room // width)):
+            row = side.row[part]
+            bottom[part] = torch.searchsorted(table[row], low[part, None])[:, 0] + row * width
+        column = table.view(torch.int64).flatten().bitwise_and(SPARE_BITS)
+        self._add(side, other, side.entry, side.row, side.score, bottom, top, (side.row + 1) * width, column)
 
     def add_exact(self, side: Side, other: Side) -> None:
         """Count all pairs of two sides for the deep matches in float64, where float32 can order too few of them."""
@@ -206,8 +226,8 @@ def _key(row: Tensor, value: Tensor) -> Tensor:
     return (row << COLUMN_BITS + 32) | (ordered << COLUMN_BITS)
 
 
-def _with_columns(tile: Tensor) -> Tensor:
-    """Rows of float32 scores sorted as float64, the column of each in the bits that widening left zero."""
-    key = tile.double()
-    key.view(torch.int64).bitwise_or_(torch.arange(tile.shape[1], device=tile.device))
-    return sort_ascending(key)
+def with_columns(value: Tensor, column: Tensor) -> Tensor:
+    """Float32 scores as float64, the column of each in the bits that widening left zero."""
+    key = value.double()
+    key.view(torch.int64).bitwise_or_(column)
+    return key

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,8 +44,7 @@ class RankingTask:
         return self.queries is self.gallery
 
 
-@dataclass(frozen=True)
-class Matches:
+class Matches(NamedTuple):
     """Matches of q queries, query after query, best first; matches that tie share one score."""
 
     rows: Tensor  # (q,) the queries, those with equally many matches together

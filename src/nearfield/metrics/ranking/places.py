@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from nearfield.metrics.ranking.counter import COLUMN_BITS, Counter, Side, Widths, gallery_side, query_side
+from nearfield.metrics.ranking.heads import count_heads, plan_heads
 from nearfield.metrics.ranking.matches import (
     Matches,
     MatchPlaces,
@@ -44,10 +45,13 @@ def match_places(task: RankingTask) -> Iterator[tuple[Tensor, MatchPlaces]]:
     widths = score_widths(task.queries, task.gallery)
     relevant = relevant_counts(task)
     one_set = task.one_set and int(relevant.max()) * len(relevant) <= task.room
-    for rows in query_chunks(task, relevant):
-        matches = match_lists(task, rows, widths.tie)
-        higher, equal = _count(task, matches, relevant[rows], widths, one_set)
-        yield from _places(matches, higher, equal, relevant[rows])
+    for chunk in query_chunks(task, relevant):
+        fits = plan_heads(task, relevant[chunk]).fits
+        for count, rows in ((_count_heads, chunk[fits]), (_count, chunk[~fits])):
+            if len(rows):
+                matches = match_lists(task, rows, widths.tie)
+                higher, equal = count(task, matches, relevant[rows], widths, one_set)
+                yield from _places(matches, higher, equal, relevant[rows])
 
 
 def score_widths(queries: VectorSet, gallery: VectorSet) -> Widths:
@@ -77,6 +81,18 @@ def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -
         )
         yield matches.rows[span], MatchPlaces(over + above, above, same + tied, tied, relevant[span].double())
         row, entry = row + run, entry + size * run
+
+
+def _count_heads(
+    task: RankingTask, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool
+) -> tuple[Tensor, Tensor]:
+    """The same as `_count` from the heads of the rankings, and by it for queries whose heads do not suffice."""
+    higher, equal, failed = count_heads(task, matches, plan_heads(task, relevant), widths, one_set)
+    if bool(failed.any()):
+        part = torch.repeat_interleave(failed, matches.counts)  # (M,)
+        rest = Matches(*(values[failed] for values in matches[:2]), *(values[part] for values in matches[2:]))
+        higher[part], equal[part] = _count(task, rest, relevant[failed], widths, one_set=False)
+    return higher, equal
 
 
 def _count(

@@ -222,6 +222,49 @@ def sort_ascending(values: Tensor) -> Tensor:
     return values
 
 
+def sort_rows(table: Tensor, pool: ThreadMap) -> Tensor:
+    """Rows sorted ascending, in place on the CPU, each thread taking some of them."""
+    run, threads = pool
+    parts = list(run(sort_ascending, table.split(max(1, -(-len(table) // threads)))))
+    return table if table.device.type == "cpu" else torch.cat(parts)
+
+
+def above_each(tile: Tensor, cut: Tensor, pool: ThreadMap) -> tuple[Tensor, Tensor]:
+    """Row and column, in row-major order, of the entries of `tile` (r, w) above the cut of their row or column.
+
+    `cut` is (r, 1) or (1, w).
+    """
+    if tile.device.type != "cpu":
+        row, column = (tile > cut).nonzero(as_tuple=True)
+        return row, column
+    run, threads = pool
+    height, width = tile.shape
+    table, cuts = tile.numpy(), cut.expand(height, width).numpy()
+    share = -(-height // threads)  # rows of a thread
+    step, bits = max(1, SLAB // width), max(3, (width - 1).bit_length())
+
+    def select(start: int) -> _Ints:
+        stop = min(start + share, height)
+        flags, found = np.zeros((step, 1 << bits), dtype=bool), []
+        with _small_buffer():
+            for first in range(start, stop, step):
+                part = slice(first, min(first + step, stop))
+                rows = flags[: part.stop - first]
+                np.greater(table[part], cuts[part], out=rows[:, :width])
+                found.append(_true_places(rows) + (first << bits))
+        return np.concatenate(found)
+
+    flat = np.concatenate(list(run(select, range(0, height, share))))
+    return torch.from_numpy(flat >> bits), torch.from_numpy(flat & ((1 << bits) - 1))
+
+
+def stable_order(small: Tensor) -> Tensor:
+    """What sorts whole numbers below 2^16, equal ones in their order; on the CPU by counting."""
+    if small.device.type != "cpu":
+        return torch.argsort(small, stable=True)
+    return torch.from_numpy(np.argsort(small.numpy().astype(np.uint16), kind="stable"))
+
+
 @contextmanager
 def workers(device: torch.device) -> Iterator[ThreadMap]:
     """A `map` over as many threads as torch uses, and their number; the plain one where threads would not help."""

@@ -1,0 +1,139 @@
+"""Places near the top of rankings of large classes: exact, whatever the sample made of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference_metrics as reference
+import torch
+
+import nearfield.metrics.ranking.places as places
+from nearfield.metrics import retrieval_metrics
+from nearfield.metrics.ranking import heads
+from nearfield.metrics.ranking.matches import RankingTask
+
+HEADS = ("recall", "r_precision", "map_at_r")
+KS = (1, 3, 12)
+
+
+def points_of(kind: str, count: int = 320, classes: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(classes)
+    labels = np.arange(count) % classes
+    labels[: count // 8] = classes + np.arange(count // 8)  # classes of a single item: no match
+    points = rng.standard_normal((2 * count, 12))[labels] + 1.5 * rng.standard_normal((count, 12))
+    if kind == "duplicated":
+        points[100:200] = points[:100]
+    if kind == "offset":
+        points = 30 + 0.01 * points
+    if kind == "equal":
+        points[:] = points[0]
+    return points.astype(np.float32), labels
+
+
+class Counts:
+    """Which route how many queries took."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, **constants: float) -> None:
+        self.heads = self.failed = self.rest = 0
+        for name, value in {"SAMPLE": 32, "WORTH": 1e9, "SIDE": 70, **constants}.items():
+            patch.setattr(heads, name, value)
+        count_heads, count = heads.count_heads, places._count
+
+        def by_heads(*arguments: Any) -> Any:
+            found = count_heads(*arguments)
+            self.heads += len(found[2])
+            self.failed += int(found[2].sum())
+            return found
+
+        def by_all(task: Any, matches: Any, *others: Any, **named: Any) -> Any:
+            self.rest += len(matches.rows)
+            return count(task, matches, *others, **named)
+
+        patch.setattr(places, "count_heads", by_heads)
+        patch.setattr(places, "_count", by_all)
+
+
+def expected(points: np.ndarray, labels: np.ndarray, distance: str) -> Any:
+    scores = reference.score_matrix(points, points, distance)
+    return reference.mean_scores(
+        [
+            reference.query_scores(np.delete(scores[i], i).tolist(), np.delete(labels == labels[i], i).tolist(), KS)
+            for i in range(len(labels))
+        ]
+    )
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean", "hamming"])
+@pytest.mark.parametrize("metrics", [HEADS, ("recall",), ("map_at_r", "mrr")])
+@pytest.mark.parametrize("kind", ["random", "duplicated", "offset"])
+def test_equal_the_reference(monkeypatch: pytest.MonkeyPatch, kind: str, metrics: Any, distance: Any) -> None:
+    points, labels = points_of(kind)
+    seen = Counts(monkeypatch)
+    found = retrieval_metrics(points, labels, KS, metrics=metrics, distance=distance)
+    assert seen.heads == 280
+    assert found == {name: pytest.approx(expected(points, labels, distance)[name], abs=1e-9) for name in found}
+    if (kind, metrics, distance) == ("random", HEADS, "cosine"):
+        assert (seen.failed, seen.rest) == (0, 0)
+
+
+@pytest.mark.parametrize("constants", [{"SURE": -3.0}, {"SPARE": -1.5}, {"SURE": 0.0, "SPARE": 0.0}])
+def test_what_the_sample_judged_wrongly_is_counted_again(
+    monkeypatch: pytest.MonkeyPatch, constants: dict[str, float]
+) -> None:
+    points, labels = points_of("duplicated")
+    seen = Counts(monkeypatch, **constants)
+    found = retrieval_metrics(points, labels, KS, metrics=HEADS)
+    assert 0 < seen.failed == seen.rest <= seen.heads
+    assert found == {name: pytest.approx(expected(points, labels, "cosine")[name], abs=1e-9) for name in found}
+
+
+def test_all_items_equal_fit_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, labels = points_of("equal")
+    seen = Counts(monkeypatch)
+    found = retrieval_metrics(points, labels, KS, metrics=HEADS)
+    assert seen.failed == seen.heads == 280
+    assert found["r_precision"] == pytest.approx(34 / 319, abs=1e-9)  # a class has 35 items, R = 34
+
+
+def test_a_gallery_of_its_own_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    (points, labels), (gallery, gallery_labels) = points_of("random", 240), points_of("random", 400)
+    seen = Counts(monkeypatch)
+    scores = reference.score_matrix(points, gallery, "cosine")
+    queries = [
+        reference.query_scores(row, gallery_labels == label, KS) for row, label in zip(scores, labels, strict=True)
+    ]
+    found = retrieval_metrics(points, labels, KS, gallery, gallery_labels, HEADS, max_memory_mb=0.5)
+    assert seen.heads > 200
+    assert found == {name: pytest.approx(value, abs=1e-9) for name, value in reference.mean_scores(queries).items()
+                     if name in found}  # fmt: skip
+
+
+def test_threads_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, labels = points_of("duplicated", 700)
+    seen = Counts(monkeypatch)
+    before = torch.get_num_threads()
+    alone = retrieval_metrics(points, labels, metrics=HEADS)
+    try:
+        torch.set_num_threads(2)
+        assert retrieval_metrics(points, labels, metrics=HEADS) == alone
+    finally:
+        torch.set_num_threads(before)
+    assert seen.heads > 1000
+
+
+def test_only_large_classes_are_counted_by_their_heads() -> None:
+    """CUB's shape is, SOP's with its thousand neighbours is not; nor where all ranks matter, nor in small sets."""
+
+    def fits(items: int, matches: int, **options: Any) -> bool:
+        labels = torch.zeros(items, dtype=torch.int64)
+        vectors: Any = None
+        task = RankingTask(vectors, vectors, labels, labels, None, **{"best_depth": 8, "rest_exact": False, **options})
+        return bool(heads.plan_heads(task, torch.tensor([matches])).fits)
+
+    assert fits(5924, 58)
+    assert fits(1465, 58)
+    assert not fits(60502, 4, best_depth=1000)
+    assert not fits(5924, 58, rest_exact=True)
+    assert not fits(800, 58)
