@@ -29,10 +29,10 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-def launch(ranks: int, folder: Path, *words: str) -> list[dict[str, Found]]:
+def launch(ranks: int, folder: Path, *words: str, worker: Path = WORKER) -> list[dict[str, Found]]:
     """What each rank found; CalledProcessError if one of them did not end well."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [*TORCHRUN, str(ranks), str(WORKER), str(folder), *words]
+    command = [*TORCHRUN, str(ranks), str(worker), str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]

@@ -47,6 +47,8 @@ class CosFace(ProxyLoss):
     W = scale (softmax - 1[c = y]) / M.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -60,7 +62,7 @@ class CosFace(ProxyLoss):
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
-        value, pos, neg = cross_entropy(s * (block.pos - self.margin), s * block.neg)
+        value, pos, neg = cross_entropy(s * (block.pos - self.margin), s * block.neg, columns=block.columns)
         return Weighted(value, s * pos, neg.mul_(s))
 
 
@@ -87,6 +89,8 @@ class ArcFace(ProxyLoss):
     sin(theta + margin) / sin(theta) at y; a cosine above 1 - 1e-7 has no gradient.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -101,7 +105,7 @@ class ArcFace(ProxyLoss):
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
         target, slope = add_angle(block.pos, self.margin)
-        value, pos, neg = cross_entropy(s * target, s * block.neg)
+        value, pos, neg = cross_entropy(s * target, s * block.neg, columns=block.columns)
         return Weighted(value, s * slope * pos, neg.mul_(s))
 
 
@@ -121,6 +125,8 @@ class SubCenterArcFace(ProxyLoss):
     Outliers of a class gather around centers of their own. Of equally near centers the first is used.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -137,7 +143,7 @@ class SubCenterArcFace(ProxyLoss):
         s = self.scale
         (pos, at_pos), (neg, at_neg) = (self._nearest(x) for x in (block.pos, block.neg[:, :-1]))
         target, slope = add_angle(pos, self.margin)
-        value, pos, neg = cross_entropy(s * target, s * neg)
+        value, pos, neg = cross_entropy(s * target, s * neg, columns=block.columns)
         return to_centers(value, at_pos * (s * slope * pos)[:, None], at_neg.mul_(neg.mul_(s)[:, None]))
 
     def _nearest(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,6 +189,8 @@ class SoftTriple(ProxyLoss):
     is an inverse temperature, so its presets are inverted here.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -200,7 +208,7 @@ class SoftTriple(ProxyLoss):
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
         (pos, of_pos), (neg, of_neg) = (self._soft(x) for x in (block.pos, block.neg[:, :-1]))
-        value, pos, neg = cross_entropy(s * (pos - self.delta), s * neg)
+        value, pos, neg = cross_entropy(s * (pos - self.delta), s * neg, columns=block.columns)
         return to_centers(value, of_pos * (s * pos)[:, None], of_neg.mul_(neg.mul_(s)[:, None]))
 
     def _soft(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,10 +222,10 @@ class SoftTriple(ProxyLoss):
         if self.centers == 1 or not self.tau:
             return None
         with torch.autocast(self.proxies.device.type, enabled=False):
-            w = F.normalize(self.proxies, dim=1, eps=1e-12).view(self.num_classes, self.centers, -1)  # (C, K, D)
+            w = F.normalize(self.proxies, dim=1, eps=1e-12).unflatten(0, (len(self.classes), self.centers))  # (C, K, D)
             s, t = torch.triu_indices(self.centers, self.centers, 1, device=w.device)
             gaps = (2 + 1e-5 - 2 * (w @ w.mT)[:, s, t]).sqrt()  # (C, K (K - 1) / 2)
-        return self.tau * gaps.sum() / (self.num_classes * self.centers * (self.centers - 1))
+        return self.tau * self.over_processes(gaps.sum()) / (self.num_classes * self.centers * (self.centers - 1))
 
 
 def by_center(x: Tensor, centers: int) -> Tensor:

@@ -18,7 +18,7 @@ from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.losses.parameters import Count, Params, Weight
 from nearfield.losses.registry import Real, register
-from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp
+from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp, pick
 
 
 def entropy(groups: Tensor, number: int) -> Tensor:
@@ -158,7 +158,7 @@ class StructuredClustering(PairLoss):
     The search may miss the maximum, so the value is a lower bound of the equation's. Where L > 0, dL/dd is -1 between
     an item and its medoid in S and +1 between it and the medoid of its class, at most 2 M pairs; NMI is a constant. A
     class of one item adds 0 to F~. `MedoidSearch` documents how ties are broken. It needs all distances, O(M^2), and
-    runs on the CPU in float64; `last` counts the candidates for a medoid and those that were evaluated.
+    runs on the CPU in float64, one synchronisation with an accelerator; `last` counts the candidates for a medoid and those that were evaluated.
     DMLPlayground uses d, gamma = 1 and 5 sweeps, the defaults here; for a batch of one class its NMI is 0 and its loss
     gamma, here 1 and 0. ronekko's code uses d^2 (preset "ronekko") and visits the clusters in random order. "Unbiased
     Evaluation" decays a "gamma factor": in its code that is RMSprop's, not this one.
@@ -260,11 +260,13 @@ class Prototypical(PairLoss):
 
     def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
         support, of = supports(pairing)
-        total = x.new_zeros(len(pairing.columns), x.shape[1]).index_add(0, of, x[support])
-        return x[pairing.rows], total / of.bincount()[:, None]
+        shots = of.bincount()[:, None].to(x.device, x.dtype, non_blocking=True)
+        of = of.to(x.device, non_blocking=True)
+        total = x.new_zeros(len(pairing.columns), x.shape[1]).index_add(0, of, pick(x, support))
+        return pick(x, pairing.rows), total / shots
 
     def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
-        support, of = supports(pairing)
+        support, of = (each.to(full.device) for each in supports(pairing))
         shots = of.bincount()
         full[pairing.rows[:, None], support] = (weights / shots)[:, of]
         inside = (of[:, None] == of) & ~torch.eye(len(of), dtype=torch.bool, device=of.device)

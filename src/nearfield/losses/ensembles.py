@@ -43,7 +43,8 @@ class DREML(nn.Module):
     `balanced` groupings assign to each meta-class the same number of classes, give or take one (the authors); otherwise
     each class draws its meta-class, and some may stay empty (Unbiased Evaluation). The authors train each member on
     plain logits, `base="logits"`; Unbiased Evaluation uses Proxy-NCA with learned proxies, the default here. With fewer
-    classes than `meta_classes`, each is a meta-class of its own.
+    classes than `meta_classes`, each is a meta-class of its own. A step fetches each grouping: a synchronisation with
+    an accelerator for each member.
     """
 
     groupings: Tensor
@@ -126,7 +127,7 @@ class Member(nn.Module):
         """The base loss of `embeddings` (M, D / L) with the meta-classes of `labels`; a 0-dim tensor."""
         labels = check_labels("labels", labels, embeddings)
         check_classes(labels, len(self.grouping))
-        value: Tensor = self.base(embeddings, self.grouping[labels])
+        value: Tensor = self.base(embeddings, self.grouping.cpu()[labels])
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -21,7 +22,8 @@ class CrossBatchMemory(nn.Module):
 
     The memory holds the last `size` embeddings, without gradient; the batch is enqueued after the loss, so that no item
     is compared with itself. During the first `start` training calls only the batch counts, as early embeddings drift.
-    The queue, its cursor and its fill level are in the `state_dict`.
+    The queue, its cursor and its fill level are in the `state_dict`. Labels and counts stay on the CPU, wherever the
+    module is moved, so that no step waits for an accelerator.
     """
 
     memory: Tensor
@@ -47,6 +49,12 @@ class CrossBatchMemory(nn.Module):
         for name in ("cursor", "filled", "calls"):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CrossBatchMemory:
+        super()._apply(fn, recurse)
+        for name in ("memory_labels", "cursor", "filled", "calls"):
+            self._buffers[name] = getattr(self, name).cpu()
+        return self
+
     @property
     def last(self) -> dict[str, int]:
         """What the loss counted in its last call: against the memory once it is in use."""
@@ -68,8 +76,8 @@ class CrossBatchMemory(nn.Module):
         """Overwrite the oldest entries with the batch (with its last `size` rows, if it is longer)."""
         size = len(self.memory)
         embeddings, labels = embeddings[-size:], labels[-size:]
-        places = (int(self.cursor) + torch.arange(len(labels), device=self.memory.device)) % size
-        self.memory[places] = embeddings.to(self.memory)
+        places = (int(self.cursor) + torch.arange(len(labels))) % size
+        self.memory[places.to(self.memory.device, non_blocking=True)] = embeddings.to(self.memory)
         self.memory_labels[places] = labels.to(self.memory_labels)
         self.cursor.fill_((int(self.cursor) + len(labels)) % size)
         self.filled.fill_(min(size, int(self.filled) + len(labels)))

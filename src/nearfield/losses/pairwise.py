@@ -203,9 +203,11 @@ class Margin(PairLoss):
     def pair_parameters(self) -> tuple[nn.Parameter, ...]:
         return (self.beta,)
 
-    def weigh(self, block: Block) -> Weighted:
+    def held(self, labels: Tensor) -> None:
         if len(self.beta) > 1:
-            check_classes(block.labels, len(self.beta))
+            check_classes(labels, len(self.beta))
+
+    def weigh(self, block: Block) -> Weighted:
         beta_of = block.labels if len(self.beta) > 1 else torch.zeros_like(block.labels)
         beta = self.beta.detach().to(block.pos.dtype)[beta_of, None]  # (B, 1)
         drawn, real = draw_by_distance(block.neg, block, DistanceWeightedMiner(self.cutoff, self.upper, self.seed))
@@ -295,10 +297,7 @@ class Histogram(PairLoss):
 
     def weigh(self, block: Block) -> Weighted:
         totals = block.survey.sum(1, keepdim=True)  # (2, 1) number of positive and of negative pairs
-        if bool((totals == 0).any()):
-            return Weighted(
-                block.pos.new_zeros(len(block.pos)), torch.zeros_like(block.pos), torch.zeros_like(block.neg)
-            )
+        totals = totals + (totals == 0)  # without any of either, all below is 0
         h_pos, h_neg = block.survey / totals  # (R,)
         delta = 2 / (self.nodes - 1)
         pull, push = -h_neg[:-1] / (delta * totals[0]), h_pos[1:] / (delta * totals[1])  # (R - 1,) for each interval
@@ -321,7 +320,7 @@ class Histogram(PairLoss):
             place.nan_to_num().long().clamp_(max=self.nodes - 2)
         )  # a valid index even for NaN, which stays in the share
         right_share = place - left
-        on_right = torch.bincount(left, right_share, self.nodes).to(s.dtype)
-        counts = torch.bincount(left, minlength=self.nodes) - on_right + on_right.roll(1)
+        on_right = right_share.new_zeros(self.nodes).scatter_add_(0, left, right_share)
+        counts = s.new_zeros(self.nodes).scatter_add_(0, left, torch.ones_like(place)) - on_right + on_right.roll(1)
         counts[others] -= s.numel() - real.sum()
         return counts.clamp(min=0)

@@ -39,15 +39,17 @@ class ProxyTriplet(ProxyLoss):
     as in the released code.
     """
 
+    combines_columns = True
+
     def __init__(self, num_classes: Classes, dim: Dim, margin: Number = 1.0, **options: Unpack[ProxyOptions]) -> None:
         super().__init__(num_classes, dim, **options)
         self.margin = margin
 
     def weigh(self, block: Block) -> Weighted:
         gap = (2 * block.neg).sub_(2 * block.pos - self.margin).clamp_(min=0)
-        value = gap.sum(1)
+        value = block.columns.total(gap.sum(1))
         active = gap.gt_(0).mul_(2)
-        return Weighted(value, -active.sum(1, keepdim=True), active)
+        return Weighted(value, -block.columns.total(active.sum(1, keepdim=True)), active)
 
 
 @register(
@@ -77,6 +79,8 @@ class ProxyNCA(ProxyLoss):
     their class.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -97,7 +101,9 @@ class ProxyNCA(ProxyLoss):
     def weigh(self, block: Block) -> Weighted:
         s = 2 * self.scale * self.proxy_scale
         strict = self.form == "strict"
-        value, pos, neg = cross_entropy(s * block.pos, s * block.neg, self.label_smoothing, with_positive=not strict)
+        value, pos, neg = cross_entropy(
+            s * block.pos, s * block.neg, self.label_smoothing, with_positive=not strict, columns=block.columns
+        )
         return Weighted(value, s * pos, neg.mul_(s))
 
 
@@ -128,6 +134,8 @@ class ProxySoftmax(ProxyLoss):
     that its proxies point away from their class.
     """
 
+    combines_columns = True
+
     def __init__(
         self,
         num_classes: Classes,
@@ -144,7 +152,7 @@ class ProxySoftmax(ProxyLoss):
 
     def weigh(self, block: Block) -> Weighted:
         s = 1 / self.temperature
-        value, pos, neg = cross_entropy(s * block.pos, s * block.neg, self.label_smoothing)
+        value, pos, neg = cross_entropy(s * block.pos, s * block.neg, self.label_smoothing, columns=block.columns)
         return Weighted(value, s * pos, neg.mul_(s))
 
 

@@ -16,7 +16,7 @@ from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
 from nearfield.losses.parameters import Params, check_values, own_parameters, shown, validated
 from nearfield.losses.protocols import Learns
-from nearfield.losses.proxy_loss import within_batch
+from nearfield.losses.proxy_loss import ProxyLoss, within_batch
 from nearfield.pairs import PairLoss
 
 
@@ -102,6 +102,11 @@ class Method:
     def takes_references(self) -> bool:
         """Whether it can compare a batch with other references, such as a memory of earlier embeddings."""
         return issubclass(self.build, PairLoss) and not self.build.own_batch
+
+    @property
+    def shards(self) -> bool:
+        """Whether it learns proxies that can be split over processes (`shard`)."""
+        return issubclass(self.build, ProxyLoss) and self.build.splits
 
     def networks(self, params: Params) -> int:
         """How many networks it trains, with all these parameters; 1 unless it is an ensemble."""

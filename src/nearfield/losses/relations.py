@@ -107,7 +107,8 @@ class DRML(nn.Module):
 
     Takes the backbone's features (M, `features`, by default `dim`) and holds the head that embeds them, `embedder`. Any
     method can be the base, with its own parameters for each branch and for the embedding. A branch without items
-    contributes 0, and so does one with a single item if the base compares items with each other.
+    contributes 0, and so does one with a single item if the base compares items with each other. Which items a branch
+    has is known only on the device: each branch is a synchronisation with an accelerator.
 
     Known from the authors' code: K = 4 equal slices of the features; detached inputs of decoders and relations; the
     gate; relations normalised over their source, all-zero columns left 0; V = [I | 0]; weights 10 and 1 with
@@ -178,5 +179,5 @@ class DRML(nn.Module):
             for k, part in enumerate(self.parts):
                 mine = branch == k
                 if int(mine.sum()) >= self.fewest:
-                    total = total + part(views.nodes[mine, k], labels[mine])
+                    total = total + part(views.nodes[mine, k], labels[mine.cpu()])
         return total.to(torch.promote_types(features.dtype, torch.float32))

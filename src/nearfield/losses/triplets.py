@@ -165,11 +165,11 @@ def _nearest_beyond(d_pos: Tensor, d_neg: Tensor, num_neg: Tensor) -> Tensor:
     """For each positive the column of the nearest negative farther than it, else of the farthest negative, (B, P)."""
     if d_pos.shape[1] <= FEW:
         columns, beyond = torch.zeros_like(d_pos, dtype=torch.long), torch.empty_like(d_neg)
+        farthest = d_neg.masked_fill(d_neg == math.inf, -math.inf).argmax(1)
         for p in range(d_pos.shape[1]):
             torch.gt(d_neg, d_pos[:, p : p + 1], out=beyond)
-            value, columns[:, p] = (d_neg - log_mask(beyond)).min(1)
-            (alone,) = (value == math.inf).nonzero(as_tuple=True)  # rows without a negative farther than this positive
-            columns[alone, p] = d_neg[alone].masked_fill(d_neg[alone] == math.inf, -math.inf).argmax(1)
+            value, column = (d_neg - log_mask(beyond)).min(1)
+            columns[:, p] = torch.where(value == math.inf, farthest, column)  # without a negative farther than it
         return columns
     ordered, column = d_neg.sort(dim=1, stable=True)
     place = torch.searchsorted(ordered, d_pos.contiguous(), right=True)

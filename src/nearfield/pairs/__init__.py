@@ -13,6 +13,7 @@ To write a loss, read `contract`; what is below it is for work on the engine. Ea
     stream      value and gradient in one sweep, as one operation of autograd; pair_weights
     blocks      one block: which columns are positives, what the loss sees, its weights dL/dS
     layout      queries and references in label order, normalised or centred; the gradient of that step
+    shards      vectors of a loss split over processes: what is combined
     checks      errors for input that a loss cannot take
     measures    dot product, distances, signal-to-noise ratio: forward and derivative
 """
@@ -32,27 +33,34 @@ from nearfield.pairs.contract import (
     log_mask,
     log_sum_exp,
 )
+from nearfield.pairs.layout import integers, pick
 from nearfield.pairs.measures import BLOCK_ENTRIES, finite, over_distance
+from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import pair_weights
 
 __all__ = [
     "BLOCK_ENTRIES",
+    "WHOLE",
     "Block",
+    "Columns",
     "EngineOptions",
     "Held",
     "Miner",
     "PairLoss",
     "Pairing",
     "Reduction",
+    "Shard",
     "Weighted",
     "check_classes",
     "check_labels",
     "check_vectors",
     "exp_",
     "finite",
+    "integers",
     "is_real",
     "log_mask",
     "log_sum_exp",
     "over_distance",
     "pair_weights",
+    "pick",
 ]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nearfield.pairs.layout import Layout, to_tensor, unusable
 from nearfield.pairs.measures import BLOCK_ENTRIES, MEASURES, MIN_VARIANCE, squared_distances
+from nearfield.pairs.shards import SPLIT, WHOLE
 
 if TYPE_CHECKING:
     from nearfield.pairs.contract import Block, PairLoss
@@ -38,6 +39,7 @@ class BlockIndex(NamedTuple):
     rows: Tensor  # (B,)
     order: Tensor  # (B,)
     present: Tensor  # ()
+    split: bool  # whether the columns are split over processes: then `padding` marks positives of others
 
 
 class BlockResult(NamedTuple):
@@ -55,23 +57,31 @@ def sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tupl
 
     |q|^2 is empty for measures that are not squared distances.
     """
-    squared = MEASURES[loss.measure].squared
-    blocks = max(1, round(len(q) * len(r) / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
+    squared, shard = MEASURES[loss.measure].squared, layout.shard
+    width = len(r)
+    if shard is not None and layout.split != "rows":  # the same on every rank
+        width = 1 + (shard.whole if layout.split == "gathered" else math.ceil(shard.whole / len(shard.sizes)))
+    blocks = max(1, round(len(q) * width / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
     step = loss.block_rows or max(MIN_BLOCK_ROWS, math.ceil(len(q) / blocks))
     column_sq = r.square().sum(1) if squared else None  # (N + 1,)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
         if column_sq is None:
-            yield at, q[at] @ r.T, q.new_empty(0), _index(loss, layout, at, q)
-            continue
-        row_sq = q[at].square().sum(1, keepdim=True)
-        u = squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
-        yield at, u, row_sq.clamp_(min=MIN_VARIANCE * q.shape[1]), _index(loss, layout, at, q)
+            u, row_sq = q[at] @ r.T, q.new_empty(0)
+        else:
+            row_sq = q[at].square().sum(1, keepdim=True)
+            u = squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
+            row_sq = row_sq.clamp_(min=MIN_VARIANCE * q.shape[1])
+        if shard is not None and layout.split == "gathered":
+            u = shard.gather(u)
+        yield at, u, row_sq, _index(loss, layout, at, q)
 
 
 def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
     start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
-    padding_column, longest, order = len(layout.columns), int((stop - start).max()), np.arange(at.start, at.stop)
+    split = layout.split == "columns"
+    longest = layout.shard.each if layout.shard and split else int((stop - start).max())
+    padding_column, order = len(layout.columns), np.arange(at.start, at.stop)
     own_index = start + np.arange(longest + 1)
     pos_index = own_index[:, :longest]
     if layout.own:  # step over the query itself
@@ -82,14 +92,15 @@ def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockInde
     return BlockIndex(
         to_tensor(np.where(padding, padding_column, pos_index), like),
         to_tensor(np.where(own_index >= stop, padding_column, own_index), like),
-        to_tensor(padding, like) if padding.any() else None,
+        to_tensor(padding, like) if split or padding.any() else None,
         to_tensor(lacking, like) if lacking.any() else None,
         to_tensor(num_pos, like).to(like.dtype),
         to_tensor(num_neg, like).to(like.dtype),
         to_tensor(layout.labels[at], like),
         to_tensor(layout.rows[at], like),
         to_tensor(order, like),
-        like.new_tensor(np.count_nonzero(layout.num_pos)),
+        like.new_full((), layout.present),
+        split,
     )
 
 
@@ -99,7 +110,8 @@ def show(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex,
     x = measure.forward(u, row_sq)
     pos = x.gather(1, index.pos_index)
     if index.padding is not None:
-        pos.masked_fill_(index.padding, -measure.far)
+        pos.masked_fill_(index.padding, 0.0 if index.split else -measure.far)
+    pos = SPLIT.total(pos) if index.split else pos  # each from the process that has it
     neg = x.scatter_(1, index.own_index, measure.far)
     block = loss.block_type(
         pos,
@@ -116,6 +128,7 @@ def show(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex,
         loss.turn,
         measure.far,
         loss.measure,
+        columns=SPLIT if index.split else WHOLE,
     )
     return block if loss.miner is None else loss.miner(block)
 
@@ -124,13 +137,15 @@ def weigh(loss: PairLoss, block: Block, row_sq: Tensor, index: BlockIndex) -> Bl
     """Weigh one block and turn the derivatives with respect to the measure into those with respect to S."""
     measure = MEASURES[loss.measure]
     value, pos, neg, terms, params = loss.weigh(block)
+    if index.split and index.padding is not None:
+        pos = pos.masked_fill(index.padding, 0.0)  # the process that has the positive has its weight
     pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
     lacking = index.unusable
     if loss.miner is not None and loss.needs != "nothing":  # the miner may have removed what it needs
         lacking = unusable(loss, block.num_pos, block.num_neg)  # (B,)
     if lacking is not None:
-        pos[lacking] = 0.0
-        neg[lacking] = 0.0
+        pos.masked_fill_(lacking[:, None], 0.0)
+        neg.masked_fill_(lacking[:, None], 0.0)
         value = value.masked_fill(lacking, 0.0)
     norm_grad = row_sq
     if measure.squared:

@@ -19,8 +19,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def check_input(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
-) -> Held | None:
-    """The vectors that belong to the loss, if it has any; InputError if it cannot be called with this input."""
+) -> tuple[Tensor, Tensor | None, Held | None]:
+    """Both labels, on the CPU, and the vectors that belong to the loss, if any; InputError for input it cannot take."""
     name = type(loss).__name__
     check_vectors("embeddings", queries, loss.check_finite)
     labels = check_labels("labels", labels, queries)
@@ -32,13 +32,13 @@ def check_input(
             raise InputError(f"{name} compares with its own proxies; call it without references and their labels.")
         if held.vectors.shape[1] != queries.shape[1]:
             raise InputError(f"embeddings must have the proxies' {held.vectors.shape[1]} dims; got {queries.shape[1]}.")
-        return held
+        return labels, held.labels, held
     if references is None:
         if reference_labels is not None:
             raise InputError("reference_labels were given without references; give both or neither.")
         if len(queries) < 2:
             raise InputError(f"embeddings must have at least 2 rows to form a pair; got {len(queries)}.")
-        return None
+        return labels, None, None
     if loss.own_batch:
         raise InputError(f"{name} compares a batch with itself; call it without references.")
     if reference_labels is None:
@@ -46,8 +46,7 @@ def check_input(
     check_vectors("references", references, loss.check_finite)
     if references.shape[1] != queries.shape[1]:
         raise InputError(f"references must have the queries' {queries.shape[1]} dims; got {references.shape[1]}.")
-    check_labels("reference_labels", reference_labels, references)
-    return None
+    return labels, check_labels("reference_labels", reference_labels, references), None
 
 
 def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
@@ -59,7 +58,7 @@ def check_vectors(name: str, x: Tensor, finite: bool = False) -> None:
         raise InputError(f"{name} must have shape (rows, dims), neither of them 0; got {tuple(x.shape)}.")
     if x.dtype not in FLOATS:
         raise InputError(f"{name} must be floating point, 16 to 64 bits; got {x.dtype}. Convert with .float().")
-    if finite and not is_finite(x):
+    if finite and not math.isfinite(read(poison(x))):
         bad = int((~x.isfinite()).any(1).sum())
         raise InputError(
             f"{name} must be finite; {bad} of {len(x)} rows contain NaN or infinity. Check the learning rate."
@@ -75,11 +74,12 @@ def _check_dense(name: str, x: Tensor) -> None:
         raise InputError(f"{name} must have data; got a tensor on the meta device. Create it on a real device.")
 
 
-def is_finite(x: Tensor) -> bool:
-    """Whether no component is NaN or infinite: the sum tells, except where it overflows itself."""
-    x = x.detach()
-    total = read(x.sum(dtype=torch.float32 if x.element_size() < 4 else None))
-    return math.isfinite(total) or bool(x.isfinite().all())
+def poison(x: Tensor) -> Tensor:
+    """0 if all components are finite, else NaN; a 0-dim tensor, so that nobody waits for a device to know."""
+    if not len(x):
+        return x.new_zeros(())
+    low, high = x.detach().aminmax()
+    return (low * 0).add_(high * 0)
 
 
 def read(x: Tensor) -> float:
@@ -89,14 +89,23 @@ def read(x: Tensor) -> float:
     except RuntimeError as error:
         if "vmap" not in str(error):
             raise
-        raise NearfieldError(
-            "losses do not support torch.vmap: labels decide in Python what is compared. Call the loss once for each "
-            "batch, for example torch.stack([loss(x, y) for x, y in zip(embeddings, labels)])."
-        ) from error
+        raise no_vmap() from error
+
+
+def no_vmap() -> NearfieldError:
+    """The error for a call under vmap."""
+    return NearfieldError(
+        "losses do not support torch.vmap: labels decide in Python what is compared. Call the loss once for each "
+        "batch, for example torch.stack([loss(x, y) for x, y in zip(embeddings, labels)])."
+    )
 
 
 def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
-    """`labels` on the device of `x`, or InputError unless they are one integer below 2^31 for each row of `x`."""
+    """`labels` on the CPU, or InputError unless they are one integer below 2^31 for each row of `x`.
+
+    Labels decide in Python what is compared. Those that come on an accelerator are fetched, which waits for it: leave
+    them on the CPU.
+    """
     if (
         not isinstance(labels, Tensor)
         or labels.is_floating_point()
@@ -108,7 +117,7 @@ def check_labels(name: str, labels: Tensor, x: Tensor) -> Tensor:
     _check_dense(name, labels)
     if labels.shape != (len(x),):
         raise InputError(f"{name} must have shape ({len(x)},), one for each row; got {tuple(labels.shape)}.")
-    labels = labels.to(x.device, torch.int64)
+    labels = labels.to("cpu", torch.int64)
     low, high = map(read, labels.aminmax())
     if (size := max(-low, high)) >= 2**31:
         raise InputError(f"{name} must be below 2^31 in size; got {size}. Renumber them from 0.")

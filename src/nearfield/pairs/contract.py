@@ -31,7 +31,8 @@ from torch.nn import functional as F
 from typing_extensions import TypedDict
 
 from nearfield.errors import InputError
-from nearfield.pairs.layout import arrange
+from nearfield.pairs.layout import arrange, pick
+from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import stream
 
 
@@ -53,6 +54,7 @@ class Block:
     turn: Tensor  # () number of training calls so far: seeds random draws
     far: float  # +inf for distances, -inf for similarities
     measure: str  # what `pos` and `neg` hold
+    columns: Columns = WHOLE  # combines sums and maxima over `neg` where its columns are split over processes
 
     @property
     def pos_mask(self) -> Tensor:
@@ -79,12 +81,16 @@ class Held(NamedTuple):
     """Vectors that belong to the loss, such as proxies, in ascending order of their labels."""
 
     vectors: Tensor  # (C, D)
-    labels: Tensor  # (C,)
+    labels: Tensor  # (C,) on the CPU
     as_rows: bool = False  # whether they are the queries and the batch the references
+    shard: Shard | None = None  # if other processes hold more of them
 
 
 class Pairing(NamedTuple):
-    """Which rows of a batch are queries and which are references, or stand for references made of several rows."""
+    """Which rows of a batch are queries and which are references, or stand for references made of several rows.
+
+    All indices are on the CPU, as the labels are.
+    """
 
     rows: Tensor  # (M,)
     columns: Tensor  # (N,)
@@ -116,6 +122,7 @@ class PairLoss(nn.Module):
     needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
     constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
     own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
+    combines_columns: ClassVar[bool] = False  # whether `weigh` reduces over `neg` by `block.columns` and not else
     block_type: ClassVar[type[Block]] = Block  # what the engine makes for `weigh` and `survey`
     measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
     surveys: bool = False  # whether a first sweep must `survey` all rows
@@ -164,7 +171,7 @@ class PairLoss(nn.Module):
 
     def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
         """Query and reference vectors of a batch with a `pairing`."""
-        return x[pairing.rows], x[pairing.columns]
+        return pick(x, pairing.rows), pick(x, pairing.columns)
 
     def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
         """Put the `weights` between the combined vectors where they belong in the batch's `full` (N, N) zeros."""
@@ -188,7 +195,8 @@ class PairLoss(nn.Module):
     ) -> Tensor:
         """The loss of `queries` (M, D) against `references` (N, D), or against each other; a 0-dim tensor.
 
-        NaN if any vector contains NaN or infinity.
+        NaN if any vector contains NaN or infinity. Leave labels on the CPU, even if embeddings are on an accelerator:
+        then no loss waits for it, except those whose description names a synchronisation.
         """
         compared = arrange(self, queries, labels, references, reference_labels)
         value = stream(self, compared)
@@ -209,16 +217,18 @@ def exp_(x: Tensor) -> Tensor:
     return F.threshold(x.clamp_(min=lowest).exp_(), math.exp(lowest + 1), 0.0, inplace=True)
 
 
-def log_sum_exp(*sides: Tensor, one: bool = False) -> tuple[Tensor, ...]:
+def log_sum_exp(*sides: Tensor, one: bool = False, columns: Columns = WHOLE) -> tuple[Tensor, ...]:
     """log(sum exp v) of each row over all `sides`, (B,), and the share exp v / sum exp v of each entry, per side.
 
-    With `one`, log(1 + sum exp v). An empty row (all -inf) has value 0 and shares 0: its term is dropped.
+    With `one`, log(1 + sum exp v). An empty row (all -inf) has value 0 and shares 0: its term is dropped. `columns` are
+    those of the last side (`block.columns` for negatives).
     """
     tops = [v.amax(1, keepdim=True) for v in sides if v.shape[1]] or [sides[0].new_zeros(len(sides[0]), 1)]
-    top = functools.reduce(torch.maximum, tops)  # (B, 1)
+    top = columns.top(functools.reduce(torch.maximum, tops))  # (B, 1)
     top = top.clamp_(min=0.0 if one else torch.finfo(top.dtype).min)  # finite for an empty row
     terms = [exp_(v - top) for v in sides]
     totals = [t.sum(1, keepdim=True) for t in terms] + ([top.neg().exp_()] if one else [])
+    totals[len(sides) - 1] = columns.total(totals[len(sides) - 1])
     total = functools.reduce(torch.add, totals)  # (B, 1)
     if one:
         return (total.log() + top)[:, 0], *(t.div_(total) for t in terms)

@@ -9,17 +9,20 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
-from nearfield.pairs.checks import check_input, is_finite
+from nearfield.errors import InputError
+from nearfield.pairs.checks import check_input, poison
+from nearfield.pairs.shards import Shard
 
 if TYPE_CHECKING:
-    from nearfield.pairs.contract import Pairing, PairLoss
+    from nearfield.pairs.contract import Held, Pairing, PairLoss
 
 MIN_NORM = 1e-12  # vectors shorter than this are divided by it when they are normalised
 Integers = NDArray[np.int64]
@@ -36,6 +39,9 @@ class Layout(NamedTuple):
     num_pos: Integers  # (M,)
     num_neg: Integers  # (M,)
     own: bool  # whether queries and references are the same items
+    present: int  # how many queries of all processes have positives
+    shard: Shard | None = None  # of the vectors that the loss holds, if other processes have the rest of them
+    split: Literal["", "rows", "columns", "gathered"] = ""  # what is split over processes; see shards.py
 
 
 class Compared(NamedTuple):
@@ -46,51 +52,89 @@ class Compared(NamedTuple):
     references: Tensor | None  # (N, D); None when the queries are the references
     raw: tuple[Tensor, Tensor]  # the vectors for the loss's `penalty`
     pairing: Pairing | None  # from the loss's `pairing`; if given, the vectors are prepared already
-    finite: bool  # whether no vector contains NaN or infinity
+    as_rows: bool  # whether the queries are vectors of the loss and the references the batch
 
 
 def arrange(
     loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
 ) -> Compared:
     """Check the input and lay it out."""
-    held = check_input(loss, queries, labels, references, reference_labels)
-    labels = labels.to(queries.device, torch.int64)
+    labels, reference_labels, held = check_input(loss, queries, labels, references, reference_labels)
     if held is not None:
-        references, reference_labels = held.vectors, held.labels
-        if held.as_rows:
-            queries, labels, references, reference_labels = references, reference_labels, queries, labels
+        references = held.vectors
+    layout = None if held is None else _layout_of_held(loss, labels, held)
+    as_rows = held is not None and held.as_rows
+    if as_rows:
+        queries, references = cast(Tensor, references), queries
     raw_queries, raw_references = queries, queries if references is None else references
-    finite = is_finite(queries) and (references is None or is_finite(references))
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         rows, columns, _ = pairing
         wide = queries.to(compared_dtype(queries))
-        raw_queries, raw_references = queries[rows], queries[columns]
-        queries, references = loss.combine(_normalized(loss, wide)[0], pairing)
+        raw_queries, raw_references = pick(queries, rows), pick(queries, columns)
+        combined, references = loss.combine(_normalized(loss, wide)[0], pairing)
+        queries = combined + poison(queries)  # NaN too where only a row that is in no pair is not finite
         labels, reference_labels = labels[rows], labels[columns]
-    layout = _layout(labels, reference_labels)
+    layout = layout or _layout(_sorted(labels), None if reference_labels is None else _sorted(reference_labels))
     usable = ~unusable(loss, layout.num_pos, layout.num_neg)
     anchors, used = len(usable), int(np.count_nonzero(usable))
-    each_has_its_proxy = held is not None and held.as_rows
-    found = (len(layout.columns), 0) if each_has_its_proxy else (anchors, anchors - used)
+    found = (len(layout.columns), 0) if as_rows else (anchors, anchors - used)  # each has its proxy
     loss.last = {"anchors": found[0], "unusable_anchors": found[1]}
     raw = raw_queries if used == anchors else raw_queries[to_tensor(layout.rows[usable], queries)]
-    return Compared(layout, queries, references, (raw, raw_references), pairing, finite)
+    return Compared(layout, queries, references, (raw, raw_references), pairing, as_rows)
 
 
-def _layout(labels: Tensor, reference_labels: Tensor | None) -> Layout:
-    sorted_labels, rows = _sorted(labels)
-    known, columns = (sorted_labels, rows) if reference_labels is None else _sorted(reference_labels)
+Sorted = tuple[Integers, Integers]  # labels in ascending order, and the index of each in the given order
+
+
+def _layout(of_queries: Sorted, of_references: Sorted | None) -> Layout:
+    own = of_references is None
+    (sorted_labels, rows), (known, columns) = of_queries, of_queries if of_references is None else of_references
     start, stop = known.searchsorted(sorted_labels), known.searchsorted(sorted_labels, "right")
-    own, same = reference_labels is None, stop - start
-    return Layout(sorted_labels, rows, columns, start, stop, same - own, len(columns) - same, own)
+    same = stop - start
+    num_pos = same - own
+    present = int(np.count_nonzero(num_pos))
+    return Layout(sorted_labels, rows, columns, start, stop, num_pos, len(columns) - same, own, present)
 
 
-def _sorted(labels: Tensor) -> tuple[Integers, Integers]:
-    """Labels in ascending order, and the index of each in the given order."""
-    found = np.array(labels.tolist(), np.int64)  # functional transforms hide a tensor's memory from numpy
+def _layout_of_held(loss: PairLoss, labels: Tensor, held: Held) -> Layout:
+    """The layout of a batch and the vectors that belong to the loss, of which other processes may have some."""
+    shard, of_batch, of_held = held.shard, _sorted(labels), _ascending(held.labels)
+    if shard is None:
+        return _layout(of_held, of_batch) if held.as_rows else _layout(of_batch, of_held)
+    if held.as_rows:
+        if loss.surveys:
+            name = type(loss).__name__
+            raise InputError(f"shard must be False for {name}, which surveys all rows at once; got True.")
+        present = shard.each * len(np.unique(of_batch[0]))
+        return _layout(of_held, of_batch)._replace(present=present, shard=shard, split="rows")
+    if not loss.combines_columns or loss.miner is not None:
+        whole = shard.gather(F.pad(held.labels, (0, 1))[None])[0, :-1]
+        return _layout(of_batch, _ascending(whole))._replace(shard=shard, split="gathered")
+    layout = _layout(of_batch, of_held)
+    num_pos = np.full_like(layout.num_pos, shard.each)  # every label has its vectors somewhere
+    return layout._replace(
+        num_pos=num_pos, num_neg=shard.whole - num_pos, present=len(labels), shard=shard, split="columns"
+    )
+
+
+def integers(labels: Tensor) -> Integers:
+    """Integers on the CPU as numpy's."""
+    try:
+        return labels.numpy()
+    except RuntimeError:  # functional transforms hide a tensor's memory
+        return np.array(labels.tolist(), np.int64)
+
+
+def _sorted(labels: Tensor) -> Sorted:
+    found = integers(labels)
     order = found.argsort(kind="stable")
     return found[order], order
+
+
+def _ascending(labels: Tensor) -> Sorted:
+    """The same of labels that are in order."""
+    return integers(labels), np.arange(len(labels))
 
 
 def unusable(loss: PairLoss, num_pos: Any, num_neg: Any) -> Any:
@@ -101,8 +145,13 @@ def unusable(loss: PairLoss, num_pos: Any, num_neg: Any) -> Any:
 
 
 def to_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
-    """The array on the device of `like`."""
-    return torch.from_numpy(array).to(like.device)
+    """The array on the device of `like`, without waiting for it."""
+    return torch.from_numpy(array).to(like.device, non_blocking=True)
+
+
+def pick(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows] for rows on the CPU, without waiting for the device of x."""
+    return x[rows.to(x.device, non_blocking=True)]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -133,7 +182,7 @@ def prepare(
     if loss.measure not in ("euclidean", "sqeuclidean"):
         sides = [Vectors(x, x, norms) for x, norms in found]
     else:  # distances do not depend on the origin, but their rounding does
-        origin = found[-1][0].mean(0)
+        origin = found[0 if layout.split else -1][0].mean(0)
         sides = [Vectors(x - origin, x, norms) for x, norms in found]
     return sides[0], None if references is None else sides[1]
 

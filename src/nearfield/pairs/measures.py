@@ -59,8 +59,11 @@ MEASURES: dict[str, Measure] = {
 def squared_distances(q: Tensor, r: Tensor, row_sq: Tensor, column_sq: Tensor, own: slice | None) -> Tensor:
     """|q - r|^2 by the expanded square, (B, N + 1); the few close pairs, where that cancels, directly.
 
-    `own` are the columns of the queries themselves, if they are among the references.
+    `own` are the columns of the queries themselves, if they are among the references. On an accelerator all pairs are
+    computed directly: to find the close ones would mean to wait for it.
     """
+    if q.device.type != "cpu":
+        return torch.cdist(q, r, compute_mode="donot_use_mm_for_euclid_dist").square_()
     u = torch.addmm(column_sq, q, r.T, alpha=-2).add_(row_sq)
     if own is not None:
         u.diagonal(own.start).fill_(torch.inf)  # a query and itself: never used, so not to be recomputed

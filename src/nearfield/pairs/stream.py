@@ -20,8 +20,10 @@ from torch import Tensor
 
 from nearfield.errors import NearfieldError
 from nearfield.pairs.blocks import BlockResult, show, show_and_weigh, sweep, weigh
-from nearfield.pairs.layout import Compared, Layout, arrange, compared_dtype, prepare, prepare_backward, to_tensor
+from nearfield.pairs.checks import no_vmap, poison
+from nearfield.pairs.layout import Compared, Layout, Vectors, arrange, prepare, prepare_backward, to_tensor
 from nearfield.pairs.measures import MEASURES
+from nearfield.pairs.shards import SPLIT
 
 if TYPE_CHECKING:
     from nearfield.pairs.contract import PairLoss
@@ -31,7 +33,7 @@ def stream(loss: PairLoss, compared: Compared) -> Tensor:
     """The value of a loss, without its penalty, as one differentiable operation; a 0-dim tensor."""
     inputs = (compared.queries, compared.references, *loss.pair_parameters())
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    plan = Plan(loss, compared.layout, compared.pairing is not None, compared.finite, needs_grad)
+    plan = Plan(loss, compared.layout, compared.pairing is not None, needs_grad)
     return cast(Tensor, _Stream.apply(plan, *inputs)[0])  # type: ignore[no-untyped-call]
 
 
@@ -54,14 +56,37 @@ def _results(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[t
         if len(parts) == 1:  # a single block need not be made again
             yield at, weigh(loss, replace(block, survey=survey), row_sq, index)
             return
-    result = _compiled(type(loss).__qualname__) if loss.compiled else show_and_weigh
+    result = _compiled(type(loss).__qualname__) if loss.compiled and not layout.split else show_and_weigh
     for at, u, row_sq, index in sweep(loss, layout, q, r):
-        yield at, result(loss, q.shape[1], u, row_sq, index, survey)
+        found = result(loss, q.shape[1], u, row_sq, index, survey)
+        if layout.shard is not None and layout.split == "gathered":  # every process has weighed all columns
+            share = found.norm_grad / len(layout.shard.sizes)
+            found = found._replace(weights=layout.shard.keep(found.weights), norm_grad=share)
+        yield at, found
 
 
-def _with_padding(references: Tensor) -> Tensor:
-    """The references and one zero row, for the padding column."""
-    return torch.cat([references, references.new_zeros(1, references.shape[1])])
+class Sides(NamedTuple):
+    """Queries and references as they are compared."""
+
+    by_row: Vectors
+    by_column: Vectors | None  # None when the queries are the references
+    q: Tensor  # (M, D) finite
+    r: Tensor  # (N + 1, D) finite; the last row, for the padding column, is 0
+    poison: Tensor  # () 0, or NaN if any vector is not finite
+
+
+def _sides(loss: PairLoss, layout: Layout, prepared: bool, queries: Tensor, references: Tensor | None) -> Sides:
+    """NaN must reach the result though comparisons with NaN are False, so that miners and hinges drop it: the divisor
+    brings it there, and what is compared is finite. The gradients are NaN too: a gradient scaler skips the step.
+    """
+    by_row, by_column = prepare(loss, layout, prepared, queries, references)
+    bad = poison(queries) if references is None else poison(queries) + poison(references)
+    if layout.split:
+        bad = SPLIT.total(bad)
+    q = torch.nan_to_num(by_row.x, 0.0, 0.0, 0.0)
+    r = q if by_column is None else by_column.x
+    r = torch.cat([r, r.new_zeros(1, r.shape[1])])
+    return Sides(by_row, by_column, q, r if by_column is None else r.nan_to_num_(0.0, 0.0, 0.0), bad)
 
 
 class Plan(NamedTuple):
@@ -70,7 +95,6 @@ class Plan(NamedTuple):
     loss: PairLoss
     layout: Layout
     prepared: bool  # whether the vectors are normalised or centred already
-    finite: bool  # whether no vector contains NaN or infinity
     needs_grad: bool
 
 
@@ -82,41 +106,28 @@ class _Stream(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
-        loss, layout, prepared, finite, needs_grad = plan
+        loss, layout, prepared, needs_grad = plan
         queries, references, *parameters = inputs
         if loss.training:
             loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
-        if not finite:
-            return _not_finite(needs_grad, *inputs)
-        squared = MEASURES[loss.measure].squared
         with torch.autocast(queries.device.type, enabled=False):
-            by_row, by_column = prepare(loss, layout, prepared, queries, references)
-            q, r = by_row.x, _with_padding((by_row if by_column is None else by_column).x)
-            value, terms, grads = q.new_zeros(()), q.new_zeros(()), [torch.zeros_like(p) for p in parameters]
-            grad_q, grad_r, column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
-            for at, result in _results(loss, layout, q, r):
-                value += result.value
-                terms += result.terms
-                if not needs_grad:
-                    continue
-                torch.mm(result.weights, r, out=grad_q[at])
-                grad_r.addmm_(result.weights.T, q[at])
-                if squared:
-                    grad_q[at] += result.norm_grad * q[at]
-                    column_grad -= result.weights.sum(0)[:, None]
-                for grad, part in zip(grads, result.params, strict=True):
-                    grad += part
-            divisor = terms.clamp_(min=1)
-            value, grads = value / divisor, [grad / divisor for grad in grads]
+            sides = _sides(loss, layout, prepared, queries, references)
+            sums = _sums(loss, layout, sides, [torch.zeros_like(p) for p in parameters], needs_grad)
+            divisor = sums.terms.clamp_(min=1) + sides.poison
+            value, grads = sums.value / divisor, [grad / divisor for grad in sums.params]
             if not needs_grad:
                 return value, None, None, *grads
-            grad_r = (grad_r.addcmul_(column_grad, r) if squared else grad_r)[:-1]
+            by_row, by_column, grad_q, grad_r = sides.by_row, sides.by_column, sums.grad_q, sums.grad_r
             if by_column is None or references is None:
                 grad_q = prepare_backward(loss, prepared, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
                 return value, grad_q.to(queries.dtype), None, *grads
             grad_q = prepare_backward(loss, prepared, grad_q.div_(divisor), by_row, layout.rows)
             grad_r = prepare_backward(loss, prepared, grad_r.div_(divisor), by_column, layout.columns)
             return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
+
+    @staticmethod
+    def vmap(*_: Any) -> Any:
+        raise no_vmap()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -139,15 +150,40 @@ class _Stream(torch.autograd.Function):
         return None, *scaled
 
 
-def _not_finite(needs_grad: bool, *inputs: Any) -> tuple[Tensor | None, ...]:
-    """NaN for value and gradients: comparisons with NaN are False, so miners and hinges would drop it without a trace.
+class Sums(NamedTuple):
+    """What the blocks add up to, before division by the divisor."""
 
-    The gradients are NaN too, so that a gradient scaler skips the step.
-    """
-    queries, references, *_ = inputs
-    value = queries.new_full((), math.nan, dtype=compared_dtype(queries, references))
-    grads = [None if x is None else torch.full_like(x, math.nan) for x in inputs]
-    return value, *(grads if needs_grad else (None, None, *grads[2:]))
+    value: Tensor  # ()
+    terms: Tensor  # ()
+    params: list[Tensor]
+    grad_q: Tensor  # (M, D); nothing in it unless gradients are needed
+    grad_r: Tensor  # (N, D)
+
+
+def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], needs_grad: bool) -> Sums:
+    """Sweep over the blocks, and over the processes if vectors of the loss are split over them."""
+    q, r = sides.q, sides.r
+    squared = MEASURES[loss.measure].squared
+    value, terms = q.new_zeros(()), q.new_zeros(())
+    grad_q, grad_r, column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
+    for at, result in _results(loss, layout, q, r):
+        value += result.value
+        terms += result.terms
+        if not needs_grad:
+            continue
+        torch.mm(result.weights, r, out=grad_q[at])
+        grad_r.addmm_(result.weights.T, q[at])
+        if squared:
+            grad_q[at] += result.norm_grad * q[at]
+            column_grad -= result.weights.sum(0)[:, None]
+        for grad, part in zip(params, result.params, strict=True):
+            grad += part
+    grad_r = (grad_r.addcmul_(column_grad, r) if squared else grad_r)[:-1]
+    if layout.split == "rows":  # every process had its own rows
+        value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
+    if needs_grad and layout.split:  # the other side is the batch, which all processes share
+        SPLIT.total(grad_r if layout.split == "rows" else grad_q)
+    return Sums(value, terms, params, grad_q, grad_r)
 
 
 def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
@@ -184,21 +220,23 @@ def pair_weights(
 ) -> Tensor:
     """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the only full matrix in the engine.
 
-    Rows are the embeddings; columns the references, the proxies of losses that have them, or the embeddings again.
+    Rows are the embeddings; columns the references, the proxies of losses that have them (of proxies split over
+    processes, those of this process), or the embeddings again.
     """
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        layout, queries, references, _, pairing, finite = arrange(
+        layout, queries, references, _, pairing, as_rows = arrange(
             loss, embeddings, labels, references, reference_labels
         )
-        by_row, by_column = prepare(loss, layout, pairing is not None, queries, references)
-        q, r = by_row.x, (by_row if by_column is None else by_column).x
-        w, terms = q.new_full((len(q), len(r)), 0.0 if finite else math.nan), q.new_zeros(())
-        for at, result in _results(loss, layout, q, _with_padding(r)) if finite else ():
-            w[to_tensor(layout.rows[at, None], w), to_tensor(layout.columns, w)] = result.weights[:, :-1]
+        sides = _sides(loss, layout, pairing is not None, queries, references)
+        q, r = sides.q, sides.r
+        w, terms = q.new_zeros(len(q), len(r) - 1), q.new_zeros(())
+        rows, columns = layout.rows, layout.columns[: w.shape[1]]
+        for at, result in _results(loss, layout, q, r):
+            w[to_tensor(rows[at, None], w), to_tensor(columns, w)] = result.weights[:, :-1]
             terms += result.terms
-        w /= terms.clamp(min=1)
-        held = loss.held(labels)
-        if held is not None and held.as_rows:
+        terms = SPLIT.total(terms) if layout.split == "rows" else terms
+        w /= terms.clamp(min=1) + sides.poison
+        if as_rows:
             return w.T.contiguous()
         if pairing is None:
             return w

@@ -1,0 +1,99 @@
+"""Proxies split over processes against one process that holds them all: values, gradients, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sharding_worker import COUNTS, NAMES, VARIANTS, Found, everything, trained
+from test_distributed import launch
+
+from nearfield import losses
+from nearfield.errors import InputError
+from nearfield.losses.proxy_loss import ProxyLoss, split_parameters
+from nearfield.training.distributed import Place
+from nearfield.training.run_folder import Saved
+
+WORKER = Path(__file__).with_name("sharding_worker.py")
+SPLIT = {"start": 0, "rows.proxies": 0, "weights": 1}  # axis along which the ranks' parts are joined
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Found]:
+    return everything(Place())
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["two ranks", "four ranks"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
+    return launch(request.param, tmp_path_factory.mktemp("ranks"), worker=WORKER)
+
+
+@pytest.mark.parametrize("classes", COUNTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_split_proxies_give_what_one_process_gives(
+    variant: str, classes: int, ranks: list[dict[str, Found]], expected: dict[str, Found]
+) -> None:
+    job = f"{variant} {classes}"
+    one = {key.replace("loss.proxies", "rows.proxies"): x for key, x in expected[job].items()}
+    for found in ranks:
+        assert found[job].keys() == one.keys()
+    for key, x in one.items():
+        parts = [found[job][key] for found in ranks]
+        if key in SPLIT:
+            assert [len(part) for part in parts] != [len(x)] * len(parts) or SPLIT[key]
+            together = torch.cat(parts, SPLIT[key])
+        else:
+            together = parts[0]
+            assert all(torch.equal(part, together) for part in parts), key  # not by a bit may ranks drift apart
+        assert together.shape == x.shape
+        assert (together - x).norm() <= 1e-12 * max(float(x.norm()), 1e-3), key
+
+
+def test_every_rank_holds_its_share(ranks: list[dict[str, Found]]) -> None:
+    for classes in COUNTS:
+        held = [len(found[f"cosface {classes}"]["start"]) for found in ranks]
+        assert sum(held) == classes
+        assert max(held) <= -(-classes // len(ranks))
+
+
+def test_a_nan_of_one_rank_is_everybodys(ranks: list[dict[str, Found]]) -> None:
+    for found in (rank["not finite"] for rank in ranks):
+        assert found["value"].isnan()
+        assert found["grad"].isnan().all()
+
+
+def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path) -> None:
+    """Three steps by 4 ranks, three by 2, three by one: the nine steps of one process."""
+    nine, _ = trained(Place(), None, 9)
+    (tmp_path / "four").mkdir(), (tmp_path / "two").mkdir()
+    four = launch(4, tmp_path / "four", "fresh", worker=WORKER)
+    two = launch(2, tmp_path / "two", str(tmp_path / "four" / "0.pt"), worker=WORKER)
+    last, saved = trained(Place(), Saved(*two[0]["saved"]), 3)  # type: ignore[misc]
+    for found in (*four, *two):
+        assert found["trained"]["values"].shape == (3,)
+    values = torch.cat([four[0]["trained"]["values"], two[0]["trained"]["values"], last["values"]])
+    torch.testing.assert_close(values, nine["values"], rtol=1e-12, atol=0)
+    assert len(saved.weights["loss.proxies"]) == 70
+
+
+def test_one_process_holds_all() -> None:
+    loss = losses.create("proxy_softmax", num_classes=5, dim=3, shard=True)
+    assert isinstance(loss, ProxyLoss)
+    assert len(loss.proxies) == 5
+    assert not split_parameters(loss)
+
+
+def test_what_cannot_be_split_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="compile must be False with shard"):
+        losses.create("cosface", num_classes=5, dim=3, shard=True, compile=True)
+    monkeypatch.setattr(losses.method("cosface").build, "splits", False)
+    assert not losses.method("cosface").shards
+    with pytest.raises(InputError, match="shard must be False for CosFace"):
+        losses.create("cosface", num_classes=5, dim=3, shard=True)
+    with pytest.raises(InputError, match="no parameter 'shard'"):
+        losses.create("multi_similarity", shard=True)
+
+
+def test_all_proxy_losses_are_here() -> None:
+    assert {"proxy_triplet", "proxy_anchor", "arcface", "soft_triple", "sub_center_arcface"} <= set(NAMES)
