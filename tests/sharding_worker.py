@@ -6,8 +6,9 @@ Axes: N rows of all ranks, D dims, C classes.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,29 @@ from distributed_worker import share
 from torch import Tensor, nn
 
 from nearfield import losses
+from nearfield.config import RunConfig, build_config
 from nearfield.losses.proxy_loss import ProxyLoss, split_parameters
 from nearfield.pairs import pair_weights
-from nearfield.training.distributed import Place, of_all_ranks, process_group, sum_gradients
 from nearfield.training.checkpoint import flat_weights
+from nearfield.training.distributed import Place, of_all_ranks, process_group, sum_gradients
+from nearfield.training.loop import Interrupted, train
 from nearfield.training.run_folder import Saved
 from nearfield.training.sharding import gather_split, load_split, split_of
 
 N, D = 24, 8
+CONFIG = build_config(
+    RunConfig,
+    {
+        "method": {"name": "sub_center_arcface"},
+        "data": {"name": "digits", "val_fraction": 0.4},
+        "sampler": {"batch_size": 12},
+        "model": {"width": 4, "dim": 8, "freeze_bn": True},
+        "shard_proxies": True,
+        "precision": "float32",
+        "steps": 8,
+        "eval_every": 4,
+    },
+)
 COUNTS = (3, 7, 16)  # of classes: fewer than ranks, uneven, even
 Found = dict[str, Tensor]
 NAMES = [n for n in losses.names() if issubclass(losses.method(n).build, ProxyLoss) and losses.method(n).shards]
@@ -113,9 +129,26 @@ def everything(here: Place) -> dict[str, Found]:
     return {**done, "not finite": not_finite(here)}
 
 
+def run(folder: Path, stop_after: int) -> None:
+    """Train a classifier with its proxies split, in the folder of a run, for some steps or to its end."""
+    steps = 0
+
+    def stop() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps >= stop_after
+
+    with suppress(Interrupted):
+        train(CONFIG, folder, stop=stop, test=False)
+
+
 def main(folder: str, begin: str = "", steps: str = "3") -> None:
-    """Do it all, or some steps from the state in a file, and write down what came out."""
+    """Do it all, or some steps from the state in a file or of a run, and write down what came out."""
     torch.set_num_threads(1)
+    if begin == "run":
+        run(Path(folder) / "run", int(steps))
+        torch.save({}, Path(folder) / f"{os.environ.get('RANK', 0)}.pt")
+        return
     with process_group() as here:
         if begin:
             start = None if begin == "fresh" or here.rank else Saved(*torch.load(begin)["saved"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from sharding_worker import COUNTS, NAMES, VARIANTS, Found, everything, trained
+from safetensors.torch import load_file
+from sharding_worker import COUNTS, NAMES, VARIANTS, Found, everything, run, trained
 from test_distributed import launch
 
 from nearfield import losses
+from nearfield.config import RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.proxy_loss import ProxyLoss, split_parameters
+from nearfield.training.build import check_method
 from nearfield.training.distributed import Place
 from nearfield.training.run_folder import Saved
 
@@ -75,6 +79,29 @@ def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path) -> None:
     values = torch.cat([four[0]["trained"]["values"], two[0]["trained"]["values"], last["values"]])
     torch.testing.assert_close(values, nine["values"], rtol=1e-12, atol=0)
     assert len(saved.weights["loss.proxies"]) == 70
+
+
+def test_a_run_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
+    """Three steps by 2 ranks, two by 4, the rest by one, against one process from the first step to the last."""
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    alone.mkdir(), several.mkdir()
+    run(alone / "run", 99)
+    launch(2, several, "run", "3", worker=WORKER)
+    (first,) = (several / "run").glob("checkpoint-*")
+    assert len(load_file(first / "model.safetensors")["loss.proxies"]) == 3 * 3  # all rows: 3 classes of 3 centers
+    launch(4, several, "run", "2", worker=WORKER)
+    run(several / "run", 99)
+    found, expected = (load_file(folder / "run" / "model.safetensors") for folder in (several, alone))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
+    facts = json.loads((several / "run" / "environment.json").read_text())
+    assert [facts["processes"], *(resumed["processes"] for resumed in facts["resumed"])] == [2, 4, 1]
+
+
+def test_shard_proxies_needs_a_loss_with_proxies() -> None:
+    with pytest.raises(InputError, match="`shard_proxies` requires a loss with proxies.*multi_similarity is not one"):
+        check_method(RunConfig(shard_proxies=True))
+    assert RunConfig(shard_proxies=False).digest() == RunConfig().digest()
 
 
 def test_one_process_holds_all() -> None:

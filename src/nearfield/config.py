@@ -230,6 +230,7 @@ class RunConfig(Config):
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
     distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
     ks: Annotated[tuple[Count, ...] | None, LATER] = None  # of recall@K; None: those of the data's papers
+    shard_proxies: Annotated[bool, LATER] = False  # under torchrun, split the loss's proxies over the processes
     member: NotNegative | None = None  # train only this member of an ensemble; None: all, concatenated
     seed: NotNegative = 0
     threads: Count = 1

@@ -49,7 +49,8 @@ def on_all_ranks(check: Callable[[], T], call: object) -> T:
 
 def gather_rows(rows: Tensor) -> tuple[Tensor, int]:
     """The rows of all ranks in rank order, (N, ...), and where this rank's rows begin; shards may differ in length."""
-    count = torch.tensor([rows.shape[0]], device=rows.device)
+    by_cpu = "cpu:" in dist.get_backend_config()  # where the group can, so that nobody waits for an accelerator
+    count = torch.tensor([rows.shape[0]], device="cpu" if by_cpu else rows.device)
     counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, count)
     sizes = [int(size) for size in counts]

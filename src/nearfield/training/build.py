@@ -31,7 +31,7 @@ class Learner(NamedTuple):
 
 
 def check_method(config: RunConfig) -> None:
-    """InputError unless the method exists and its parameters, `member` and `memory` fit it. Builds nothing."""
+    """InputError unless the method exists and its parameters and what depends on it fit it. Builds nothing."""
     method, name = losses.method(config.method.name), config.method.name
     members = ensemble_size(config)
     if config.member is not None and not (method.members and config.member < members):
@@ -40,6 +40,11 @@ def check_method(config: RunConfig) -> None:
         raise InputError(
             f"`memory` requires a pair loss that compares with references, but {name} is not one; got {config.memory}. "
             "Remove `memory` from the configuration."
+        )
+    if config.shard_proxies and not method.shards:
+        raise InputError(
+            f"`shard_proxies` requires a loss with proxies that can be split over processes, but {name} is not one; "
+            "got true. Remove `shard_proxies` from the configuration."
         )
 
 
@@ -98,7 +103,7 @@ class _Features(nn.Module):
 
 def build_loss(config: RunConfig, num_classes: int, features: int | None = None) -> nn.Module:
     """The method's loss; what it learns starts from numbers that depend on the seed alone."""
-    params = loss_params(config, num_classes, features)
+    params = loss_params(config, num_classes, features) | ({"shard": True} if config.shard_proxies else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return losses.create(config.method.name, **params)

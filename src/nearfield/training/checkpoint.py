@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nearfield.samplers import BatchSampler
 from nearfield.training.doctor import Doctor
 from nearfield.training.run_folder import RunFolder, Saved
+from nearfield.training.sharding import Split, gather_split, load_split, split_of
 
 Weights = dict[str, Tensor]
 COUNTS = ("step", "seconds", "best_score", "best_step", "best_val")
@@ -33,12 +34,32 @@ class Checkpoint:
     best_step: int = 0
     best_val: dict[str, float] = field(default_factory=dict)
 
-    def save(self, folder: RunFolder, sampler: dict[str, Any]) -> None:
-        """Write everything; `sampler` is the sampler's state after the last batch that was used, not fetched."""
+    @property
+    def split(self) -> Split:
+        """What of all this is split over processes."""
+        return split_of(self.modules, self.optimizer)
+
+    def save(self, folder: RunFolder, sampler: dict[str, Any], writes: bool = True) -> None:
+        """Write everything; `sampler` is the sampler's state after the last batch that was used, not fetched.
+
+        All processes of a run call it, and the one that `writes` collects what is split over them.
+        """
+        if not writes and not self.split.weights:
+            return
         state: dict[str, Any] = {"sampler": sampler}
         state |= {name: getattr(self, name).state_dict() for name in ("optimizer", "scaler", "doctor")}
         state |= {name: getattr(self, name) for name in COUNTS}
-        folder.save(self.step, flat_weights(self.modules), self.best, state)
+        weights = flat_weights(self.modules)
+        gather_split(self.split, weights, state["optimizer"])
+        if writes:
+            folder.save(self.step, weights, self.best, state)
+
+    def load(self, folder: RunFolder) -> bool:
+        """Continue from the newest checkpoint, which the first process reads; False if there is none."""
+        saved = load_split(self.split, folder.load)
+        if saved is not None:
+            self.restore(saved)
+        return saved is not None
 
     def restore(self, saved: Saved) -> None:
         """Continue from what `save` wrote."""

@@ -13,6 +13,8 @@ gathers all embeddings, computes the loss of the whole batch, and backpropagates
 The caller applies no factor. The value is that of the whole batch, on every rank; `backward` through `gather` averages
 the ranks' gradients, which are equal, so that each rank has dL/d(own rows); a network's gradient is the sum over rows,
 hence the sum over ranks. The loss's parameters see all rows on every rank, so their gradient is complete already.
+A loss created with `shard=True` holds its share of the proxies on each rank, which `broadcast` must leave as they are:
+`broadcast(loss, besides=...)`; see `nearfield.training.sharding`.
 Each rank draws its own dropout masks if seeded by rank; batch norm in training mode uses the statistics of its share.
 
 Axes: n rows of this rank, N rows of all ranks.
@@ -47,7 +49,7 @@ class Place(NamedTuple):
 
 @contextmanager
 def process_group() -> Iterator[Place]:
-    """Join the processes that torchrun started, over nccl if each has its own GPU and over gloo otherwise; then leave.
+    """Join the processes that torchrun started, over nccl if each has its own GPU and gloo otherwise; then leave.
 
     All leave together, so that none loses its connection; a process that fails leaves at once.
     """
@@ -61,7 +63,7 @@ def process_group() -> Iterator[Place]:
     if dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)):
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)  # labels and flags never leave the CPU
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")
@@ -148,15 +150,14 @@ def any_rank(flag: bool) -> bool:
     """Whether `flag` is set on any rank; the same answer on every rank."""
     if not is_distributed():
         return flag
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    said = torch.tensor(int(flag), device=device)
+    said = torch.tensor(int(flag))
     dist.all_reduce(said, dist.ReduceOp.MAX)
     return bool(said)
 
 
 def of_all_ranks(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """The `loss` of the whole batch as a function of this rank's embeddings (n, D) and labels (n,)."""
-    return lambda x, labels: loss(gather(x), gathered(labels.to(x.device)))
+    return lambda x, labels: loss(gather(x), gathered(labels))
 
 
 @torch.no_grad()
@@ -171,7 +172,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter], besides: Iterable[nn.Param
         return
     if any(p.grad is not None and p.grad.layout != torch.strided for p in mine):
         raise InputError("parameters must have dense gradients to be summed; create their layers with sparse=False.")
-    used = torch.tensor([p.grad is not None for p in mine], dtype=torch.int32, device=mine[0].device)
+    used = torch.tensor([p.grad is not None for p in mine], dtype=torch.int32)  # on the CPU: nobody waits for a device
     dist.all_reduce(used, dist.ReduceOp.MAX)
     learning = [p for p, any_rank in zip(mine, used.tolist(), strict=True) if any_rank]
     for _, group in groupby(sorted(learning, key=_kind), key=_kind):  # one message per dtype
@@ -188,11 +189,12 @@ def _kind(parameter: nn.Parameter) -> str:
 
 
 @torch.no_grad()
-def broadcast(module: nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
+def broadcast(module: nn.Module, besides: Iterable[nn.Parameter] = ()) -> None:
+    """Give every rank the parameters and buffers of rank 0, except those parameters of which each has its own rows."""
     if not is_distributed():
         return
-    for tensor in chain(module.parameters(), module.buffers()):
+    left_out = {id(p) for p in besides}
+    for tensor in (t for t in chain(module.parameters(), module.buffers()) if id(t) not in left_out):
         whole = tensor.contiguous()
         dist.broadcast(whole, 0)
         tensor.copy_(whole)

@@ -152,7 +152,7 @@ class Doctor:
     def _watch_parameters(self) -> None:
         for name, p in self.loss.named_parameters():
             total, looks = self._params.setdefault(name, [math.nan, 0])
-            if p.requires_grad and looks >= 0:  # -1 once it has moved
+            if p.requires_grad and p.numel() and looks >= 0:  # -1 once it has moved
                 now = float(p.flatten()[:: max(1, p.numel() // ELEMENTS)].double().sum())
                 self._params[name] = [now, 0 if math.isnan(total) else looks + 1 if now == total else -1]
 

@@ -54,6 +54,7 @@ from nearfield.training.run import (
     validate,
 )
 from nearfield.training.run_folder import RunFolder
+from nearfield.training.sharding import gradient_norm, share_overflow
 
 __all__ = ["Diverged", "Interrupted", "Progress", "Track", "TrainingWarning", "check", "train"]
 
@@ -132,13 +133,13 @@ def _train(run: Run) -> dict[str, Any]:
     doctor = Doctor(loss, optimizer)
     modules = {"model": model, "loss": loss} | ({"average": average} if average else {})
     at = Checkpoint(modules, optimizer, sampler, scaler, doctor, best=copy_weights(scored))
+    split = at.split
 
     on_first_rank(lambda: folder.begin(config, facts_of(run, supply.parts, model)))
-    if saved := on_first_rank(folder.load):
-        at.restore(saved)
+    saved = at.load(folder)
     on_first_rank(lambda: folder.forget_after(at.step if saved else -1))
     for module in modules.values():
-        broadcast(module)
+        broadcast(module, besides=split.parameters)
     if not saved:  # training may lose to its start, which is then what it returns
         _score(run, at, scored, supply)
 
@@ -159,14 +160,16 @@ def _train(run: Run) -> dict[str, Any]:
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * learning_rate_factor(at.step, config.steps, config.optimizer)
 
-        images, labels = batch.images.to(place.device), batch.labels.to(place.device)
+        images, labels = batch.images.to(place.device), batch.labels  # which are laid out on the CPU
         optimizer.zero_grad()
         with autocast:
             chunk = config.chunk or len(images)
             value = backward_in_chunks(forward, of_all_ranks(scaled), images, labels, chunk, batch_norm="chunk")
         sum_gradients(model.parameters(), besides=loss.parameters())
         scaler.unscale_(optimizer)
-        norm = _gradient_norm(optimizer)
+        norm = gradient_norm(optimizer, split)
+        if scaler.is_enabled():
+            share_overflow(split, norm)
         if config.optimizer.clip is not None:
             nn.utils.clip_grad_norm_(network, config.optimizer.clip)
         scaler.step(optimizer)
@@ -186,12 +189,10 @@ def _train(run: Run) -> dict[str, Any]:
         if at.step % config.eval_every == 0 or at.step == config.steps:
             broadcast(scored)  # batch norm in training mode has its own statistics on every rank
             latest[config.select_by] = _score(run, at, scored, supply, latest["loss"])
-            if run.writes:
-                at.save(folder, batch.after)
+            at.save(folder, batch.after, run.writes)
         run.progress(at.step, config.steps, latest)
         if any_rank(run.stop()):
-            if run.writes:
-                at.save(folder, batch.after)
+            at.save(folder, batch.after, run.writes)
             raise Interrupted
         if at.step == config.steps:
             break
@@ -244,12 +245,6 @@ def _warn(folder: RunFolder, findings: list[Finding]) -> None:
     for code, step, message in findings:
         folder.log({"step": step, "finding": code, "message": message})
         warnings.warn(f"step {step}: {message}", TrainingWarning, stacklevel=3)
-
-
-def _gradient_norm(optimizer: torch.optim.Optimizer) -> Tensor:
-    """The norm of all that the optimizer is about to apply, still on its device."""
-    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return torch.stack(torch._foreach_norm(grads)).norm() if grads else torch.zeros(())
 
 
 def _require_finite(step: int, value: Tensor, norm: Tensor, scale: float) -> float:
