@@ -85,7 +85,7 @@ def test_every_near_pair_is_found_once(seed: int, distance: int, a: int, b: int)
     rng = np.random.default_rng(seed)
     train = rng.random((a, leaks.BITS)) < 0.5
     test = train[rng.integers(0, a, b)] ^ (rng.random((b, leaks.BITS)) < rng.choice([0.0, 0.05, 0.15]))
-    found = list(leaks._near(train, test, distance))
+    found = list(leaks.near_pairs(train, test, distance))
     differing = (train[:, None] != test[None]).sum(axis=2)
     expected = [(i, j, int(differing[i, j])) for i in range(a) for j in range(b) if differing[i, j] <= distance]
     assert sorted(found) == expected

@@ -24,6 +24,7 @@ def test_exported_names_are_exactly_these() -> None:
             "samplers",
             "BenchConfig",
             "CrossBatchMemory",
+            "Index",
             "InputError",
             "NearfieldError",
             "OptimizerConfig",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nearfield.config import BenchConfig, OptimizerConfig, RunConfig
     from nearfield.errors import InputError, NearfieldError, RunError
     from nearfield.export import load
+    from nearfield.index import Index
     from nearfield.losses.memory import CrossBatchMemory
     from nearfield.metrics import retrieval_metrics
     from nearfield.pairs import mining, pair_weights
@@ -38,6 +39,7 @@ _MODULES = {
 _NAMES = {
     "BenchConfig": "config",
     "CrossBatchMemory": "losses.memory",
+    "Index": "index",
     "InputError": "errors",
     "NearfieldError": "errors",
     "OptimizerConfig": "config",
@@ -52,8 +54,8 @@ _NAMES = {
 
 __all__ = [  # noqa: RUF022 - modules, then names
     "data", "losses", "metrics", "mining", "models", "pairs", "samplers",
-    "BenchConfig", "CrossBatchMemory", "InputError", "NearfieldError", "OptimizerConfig", "RunConfig", "RunError",
-    "load", "pair_weights", "param_groups", "retrieval_metrics", "train", "__version__",
+    "BenchConfig", "CrossBatchMemory", "Index", "InputError", "NearfieldError", "OptimizerConfig", "RunConfig",
+    "RunError", "load", "pair_weights", "param_groups", "retrieval_metrics", "train", "__version__",
 ]  # fmt: skip
 
 

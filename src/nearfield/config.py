@@ -272,14 +272,22 @@ def load_config(kind: type[C], path: Path | None = None, overrides: Iterable[str
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, with or without a byte-order mark; InputError if it cannot be read or parsed."""
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        return found
+        return parse_toml(path.read_text(encoding="utf-8-sig"), str(path))
     except OSError as error:
         raise InputError(f"cannot read the config {path}: {error.strerror}. Check the path.") from error
-    except ValueError as error:  # of TOML, of UTF-8, or of a number with thousands of digits
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}.") from error
+
+
+def parse_toml(text: str, name: str = "the configuration") -> dict[str, Any]:
+    """The tables of TOML text that comes from `name`; InputError if it is not valid."""
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+        return found
+    except ValueError as error:  # of TOML, or of a number with thousands of digits
+        raise InputError(f"{name} is not valid TOML: {error}.") from error
     except RecursionError:
-        raise InputError(f"{path} is not valid TOML: its arrays or tables are nested too deeply.") from None
+        raise InputError(f"{name} is not valid TOML: its arrays or tables are nested too deeply.") from None
 
 
 def merge(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

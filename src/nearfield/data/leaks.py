@@ -49,7 +49,7 @@ def find_leaks(dataset: Dataset, distance: int = DISTANCE, progress: Progress | 
     found = [Leak(int(a), int(b), None) for a, b in sorted(same)]
     if bits is None:
         return found
-    near = ((int(train[a]), int(test[b]), d) for a, b, d in _near(bits[train], bits[test], distance))
+    near = ((int(train[a]), int(test[b]), d) for a, b, d in near_pairs(bits[train], bits[test], distance))
     return found + sorted((Leak(a, b, d) for a, b, d in near if (a, b) not in same), key=_order)
 
 
@@ -89,7 +89,7 @@ def _identical(exact: list[bytes], train: Integers, test: Integers) -> set[tuple
     return {(a, b) for b in test.tolist() for a in places.get(exact[b], [])}
 
 
-def _near(train: Flags, test: Flags, distance: int) -> Iterator[tuple[int, int, int]]:
+def near_pairs(train: Flags, test: Flags, distance: int) -> Iterator[tuple[int, int, int]]:
     """Positions and distance of every pair of hashes (A, BITS) and (B, BITS) within `distance`, each once."""
     seen: set[tuple[int, int]] = set()
     for columns in np.array_split(np.arange(BITS), distance + 1):

@@ -17,7 +17,8 @@ def model_card(description: Mapping[str, Any], taken: str, shape: Sequence[int],
     """
     made, dim = _escaped(description["training"]), description["model"]["dim"]
     description = {**description, "training": made}
-    parts = [f"# {made['method']}, {made['backbone']}, {dim} dims", _what(description), "## Use", _use(description)]
+    title = made["backbone"] if made["method"] == "none" else f"{made['method']}, {made['backbone']}"
+    parts = [f"# {title}, {dim} dims", _what(description), "## Use", _use(description)]
     parts += ["## Input", _input(description, taken)]
     if onnx_opset is not None:
         parts += ["## ONNX", _onnx(description, shape, onnx_opset)]
@@ -94,6 +95,8 @@ def _test(description: Mapping[str, Any]) -> str:
 
 def _training(made: Mapping[str, Any], joined: str | None) -> str:
     start = made.get("pretrained")
+    if made["method"] == "none" and start:
+        return f"None: {made['backbone']} as it is, weights of {start['source']} (sha256 {start['sha256']})."
     origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "random weights"
     frozen = "; frozen: the head was trained on its features" if joined else ""
     facts = {
@@ -125,9 +128,11 @@ def _escaped(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(made: Mapping[str, Any]) -> str:
+    purpose = "It was not trained on your images."
+    if made["method"] != "none":
+        purpose = f"It was trained to tell the classes of {made['data']} apart."
     return (
-        f"- It was trained to tell the classes of {made['data']} apart. Evaluate it before using it on other images: "
-        "`nearfield eval`.\n"
+        f"- {purpose} Evaluate it before using it on other images: `nearfield eval`.\n"
         "- Its vectors can be compared with each other, but not with those of another model.\n"
         "- Close vectors mean similar classes. They do not prove that two images show the same object.\n"
         "- The scores are of one run. Whether its method is better than another needs a comparison: `nearfield bench`."

@@ -40,7 +40,7 @@ def find_images(names: Sequence[str]) -> Unlabelled:
     Their paths are as given; those of a single folder are relative to it.
     """
     folder = Path(names[0]) if len(names) == 1 and Path(names[0]).is_dir() else None
-    found = list(dict.fromkeys(path for name in names for path in _images_of(name)))
+    found = list(dict.fromkeys(path for name in names for path in images_of(name)))
     if not found:
         raise InputError(f"there is no image in {', '.join(names)}; images end in {', '.join(SUFFIXES)}.")
     paths = tuple((path if folder is None else path.relative_to(folder)).as_posix() for path in found)
@@ -50,7 +50,8 @@ def find_images(names: Sequence[str]) -> Unlabelled:
     return Unlabelled(", ".join(names), Pictures(files, digests), digest.hexdigest())
 
 
-def _images_of(name: str) -> Iterator[Path]:
+def images_of(name: str) -> Iterator[Path]:
+    """The image files that a file, a glob pattern or a folder names, those of folders below folders too."""
     path = Path(name)
     if path.is_dir():
         inside = (each for each in sorted(path.rglob("*")) if _is_image(each))
@@ -61,7 +62,7 @@ def _images_of(name: str) -> Iterator[Path]:
         yield path
     elif glob.has_magic(name):
         for each in sorted(glob.glob(name, recursive=True)):
-            yield from _images_of(each) if Path(each).is_dir() or _is_image(Path(each)) else ()
+            yield from images_of(each) if Path(each).is_dir() or _is_image(Path(each)) else ()
     else:
         raise InputError(f"there is no image or folder {name}; check the path.")
 

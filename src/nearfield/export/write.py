@@ -9,7 +9,7 @@ from pathlib import Path
 from nearfield.errors import InputError
 from nearfield.export.description import WEIGHTS
 from nearfield.export.join import choose_backbone, join
-from nearfield.export.model import load
+from nearfield.export.model import Embedder, load
 from nearfield.export.model_card import model_card
 from nearfield.export.onnx import OPSET, write_onnx
 from nearfield.files import whole_folder, write_json, write_text
@@ -37,15 +37,26 @@ def export(
     run, target = RunFolder(Path(run_folder)), Path(out)
     if run.result is None:
         raise InputError(f"{run.path} must be the folder of a finished run; found no result.json. Check the path.")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target} exists already; delete it or choose another folder.")
+    require_free(target)
     model = load(run.path)
     below = choose_backbone(model.description, backbone, size, resize)
     if below is not None:
         model = join(model, below, weights)
+    return write_folder(model, target, onnx, run.path / WEIGHTS if below is None else None)
+
+
+def require_free(target: Path) -> Path:
+    """`target`; InputError if something is there already."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists already; delete it or choose another folder.")
+    return target
+
+
+def write_folder(model: Embedder, target: Path, onnx: bool, weights: Path | None = None) -> Path:
+    """Write `model` as a folder; its weights are copied from the file `weights`, if there is one."""
     with whole_folder(target, flush=True) as draft:
-        if below is None:
-            shutil.copyfile(run.path / WEIGHTS, draft / WEIGHTS)
+        if weights is not None:
+            shutil.copyfile(weights, draft / WEIGHTS)
         else:
             write_tensors(copy_weights(model.net), draft / WEIGHTS)
         values = {**model.description.values(), "sha256": sha256_of(draft / WEIGHTS)}
