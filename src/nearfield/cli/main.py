@@ -24,6 +24,7 @@ from nearfield.cli import (
     evaluate,
     export,
     gradients,
+    index,
     lint,
     methods,
     recipes,
@@ -39,7 +40,8 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, ablate, reproduce, train, embed, export, evaluate, methods, recipes, weights, gradients, data, report, lint,
+    bench, ablate, reproduce, train, embed, export, index, evaluate, methods, recipes, weights, gradients, data, report,
+    lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
@@ -50,6 +52,7 @@ EPILOG = """examples:
   nearfield train --set method.name=fastap --out runs/fastap
   nearfield export runs/fastap -o model  the trained model as a folder that stands alone
   nearfield embed model photos/ -o photos.npz
+  nearfield index model photos/ --out shop.index
   nearfield eval photos.npz --ks 1 10 100
   nearfield methods multi_similarity     equation, defaults and source of a method
 

@@ -38,16 +38,16 @@ from nearfield.progress import Progress, reported
 
 PART = 256  # images embedded between two transactions
 BLOCK = 4096  # vectors given to the engine at a time
-FALSE_ACCEPT = 0.01
+DEFAULTS: dict[str, Any] = {"engine": "faiss", "false_accept": 0.01, "gallery_size": None}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How an index is made; stored with it. A later change of it keeps them, unless it names others."""
+    """How an index is made; stored with it. None: as the index has it, or the default."""
 
-    engine: str = "faiss"
-    false_accept: float = FALSE_ACCEPT  # share of queries of new classes that may be taken for known ones
-    gallery_size: int | None = None  # items that the index is expected to hold; None: as many as it holds
+    engine: str | None = None  # default: faiss
+    false_accept: float | None = None  # share of queries of new classes that may be taken for known ones; 0.01
+    gallery_size: int | None = None  # items that the index is expected to hold; default: as many as it holds
 
 
 @dataclass
@@ -185,15 +185,14 @@ def _adopt(store: Store, home: Path, model: IndexModel, options: Options | None)
         with store.transaction():
             store.set_fact("model", {"digest": model.digest, "folder": folder, "dims": model.dim, "full": model.full})
             store.set_fact("name", store.fact("name") or secrets.token_hex(6))
-    now = store.fact("options")
-    if options is not None or now is None:
-        chosen = options or Options()
-        check_engine(chosen.engine)
-        if not 0 < chosen.false_accept < 1:
-            raise InputError(f"false_accept must be above 0 and below 1; got {chosen.false_accept}.")
-        if finished and chosen.engine != now["engine"]:
-            raise InputError(f"{home} uses the engine {now['engine']}; got {chosen.engine}. Choose another --out.")
-        store.set_fact("options", vars(chosen))
+    now = store.fact("options") or DEFAULTS
+    given = {name: value for name, value in vars(options or Options()).items() if value is not None}
+    check_engine(given.get("engine", now["engine"]))
+    if not 0 < given.get("false_accept", 0.5) < 1:
+        raise InputError(f"false_accept must be above 0 and below 1; got {given['false_accept']}.")
+    if finished and given.get("engine", now["engine"]) != now["engine"]:
+        raise InputError(f"{home} uses the engine {now['engine']}; got {given['engine']}. Choose another --out.")
+    store.set_fact("options", {**now, **given})
 
 
 def _change(

@@ -25,6 +25,7 @@ from nearfield.index.answers import Item, Neighbour, SearchResult, Suggestion
 from nearfield.index.calibration import Calibration
 from nearfield.index.duplicates import Duplicates, find_duplicates
 from nearfield.index.engines import Found, ordered
+from nearfield.index.measure import measure, vector_blocks
 from nearfield.index.model import IndexModel
 from nearfield.index.store import Store
 
@@ -221,6 +222,21 @@ class Index:
         return SearchResult(
             neighbours, Suggestion(label, rule.probability(score)), rule.is_new(score), rule.p_value(score)
         )
+
+    def check(self) -> list[str]:
+        """Measure recall and latency again, into `measured`; what is wrong with the files of the index, if anything."""
+        rows = self._store.rows()
+        self.measured = measure(self._store, self._engine, rows)
+        problems = [] if self._store.check() == "ok" else [f"{self._store.file} is damaged: {self._store.check()}."]
+        stale = len(self._engine) - len(self)
+        if stale:
+            problems.append(
+                f"the engine holds {len(self._engine)} vectors for {len(self)} images. Run the command that was "
+                "interrupted again, or make the index again."
+            )
+        lengths = [np.linalg.norm(vectors, axis=1) for _, vectors in vector_blocks(self._store, self._ids)]
+        odd = sum(int((np.abs(block - 1) > 1e-3).sum()) for block in lengths)
+        return [*problems, *([f"{odd} vectors are not of length 1. Make the index again."] if odd else [])]
 
     def duplicates(self) -> Duplicates:
         """Items with the same content, and items that look almost the same: two lists, kept apart."""

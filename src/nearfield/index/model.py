@@ -1,7 +1,7 @@
 """The model that is stored with an index: a folder that `nearfield.load` reads, or its ONNX file.
 
-    MODEL   an exported folder or the folder of a finished run; model.onnx of an exported folder, which ONNX Runtime runs;
-            or a backbone with pretrained weights: efficientnet_lite0, timm:NAME
+    MODEL   an exported folder or the folder of a finished run; model.onnx of an exported folder, which ONNX Runtime
+            runs; or a backbone with pretrained weights: efficientnet_lite0, timm:NAME
 
 Its digest is that of weights and input, the same through torch and through ONNX. Vectors have length 1 and are compared
 by cosine; `dims` keeps the first of them (for models whose prefixes are embeddings too).

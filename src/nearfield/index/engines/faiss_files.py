@@ -96,21 +96,24 @@ class FaissEngine:
         later = allowed.copy()
         later[: self._covered] = False
         rest = self._exact(queries, k, later)
-        return ordered(np.hstack([near.ids, rest.ids]), np.hstack([near.scores, rest.scores]), k)
+        found = ordered(np.hstack([near.ids, rest.ids]), np.hstack([near.scores, rest.scores]), k)
+        short = (
+            found.ids[:, min(k, int(allowed.sum())) - 1] < 0
+        )  # a filter can cut off the graph's way to what it allows
+        if short.any():
+            found.ids[short], found.scores[short] = self._exact(queries[short], k, allowed)
+        return found
 
     def _exact(self, queries: Floats, k: int, allowed: Mask) -> Found:
-        ids, scores = [np.zeros((len(queries), 0), np.int64)], [np.zeros((len(queries), 0), np.float32)]
+        best = Found(np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32))
         for start, block in self._blocks():
-            here = allowed[start : start + len(block)]
-            rows = np.flatnonzero(here)
+            rows = np.flatnonzero(allowed[start : start + len(block)])
             if len(rows):
-                chosen = block if len(rows) == len(block) else block[rows]
-                found, places = faiss.knn(
-                    queries, np.ascontiguousarray(chosen), min(k, len(rows)), faiss.METRIC_INNER_PRODUCT
-                )
-                best = ordered(np.hstack([ids[0], self._ids[start + rows[places]]]), np.hstack([scores[0], found]), k)
-                ids, scores = [best.ids], [best.scores]
-        return ordered(ids[0], scores[0], k)
+                chosen = np.ascontiguousarray(block if len(rows) == len(block) else block[rows])
+                scores, places = faiss.knn(queries, chosen, min(k, len(rows)), faiss.METRIC_INNER_PRODUCT)
+                ids = self._ids[start + rows[places]]
+                best = ordered(np.hstack([best.ids, ids]), np.hstack([best.scores, scores]), k)
+        return ordered(*best, k)
 
     def _blocks(self) -> Iterator[tuple[int, Floats]]:
         start = 0

@@ -1,7 +1,7 @@
 """The engine of a Milvus server, or of a file of Milvus Lite.
 
-Exact (FLAT) up to `EXACT_UP_TO` vectors, then a graph (HNSW). A class is stored as a hash of its name, so that no name can
-be misread as part of a filter.
+Exact (FLAT) up to `EXACT_UP_TO` vectors, then a graph (HNSW). A class is stored as a hash of its name, so that no name
+can be misread as part of a filter.
 """
 
 from __future__ import annotations
