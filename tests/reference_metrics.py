@@ -60,7 +60,8 @@ def query_scores(
     total = int(sum(relevant))
     if total == 0:
         return None
-    names = [f"recall@{k}" for k in ks] + ["precision@1", "r_precision", "map@r", "map", "mrr"]
+    names = [f"{metric}@{k}" for metric in ("recall", "precision") for k in {1, *ks}]
+    names += ["r_precision", "map@r", "map", "mrr"]
     found = dict.fromkeys(names, 0.0)
     before = hits_before = 0
     for size, hits in ranked_groups(scores, relevant):
@@ -103,9 +104,9 @@ def _add_hit(
 ) -> None:
     """Add a relevant item at `place` that is there with probability `chance`, and is the first one with `first`."""
     found["mrr"] += first / place
-    found["precision@1"] += first * (place == 1)
-    for k in ks:
+    for k in {1, *ks}:
         found[f"recall@{k}"] += first * (place <= k)
+        found[f"precision@{k}"] += chance * (place <= k) / k
     found["map"] += chance * precision / total
     if place <= total:
         found["r_precision"] += chance / total

@@ -23,7 +23,7 @@ import nearfield.metrics.ranking.places
 from nearfield.metrics import formulas, nearest_neighbours, retrieval_metrics
 from nearfield.metrics.ranking.matches import MatchPlaces
 
-RETRIEVAL = ("recall", "r_precision", "map_at_r", "map", "mrr")
+RETRIEVAL = ("recall", "precision", "r_precision", "map_at_r", "map", "mrr")
 DISTANCES = ("cosine", "euclidean", "hamming")
 TIES = ("expected", "optimistic", "pessimistic")
 
@@ -83,7 +83,8 @@ def test_equals_the_reference_on_small_sets(
         ("random", 8, 512, 50.0, RETRIEVAL),  # many matches: sorted rows
         ("random", 60, 512, 0.0, RETRIEVAL),  # all pairs selected
         ("duplicated", 60, 0.4, 50.0, RETRIEVAL),  # several blocks, several chunks of queries
-        ("duplicated", 60, 2, 50.0, RETRIEVAL[:3]),  # far matches are not placed
+        ("duplicated", 60, 2, 50.0, ("recall", "r_precision", "map_at_r")),  # far matches are not placed
+        ("random", 60, 512, 50.0, ("recall", "precision")),  # but those up to the largest K are
         ("offset", 30, 2, 1e9, RETRIEVAL),  # scores that float32 cannot tell apart
         ("random", 60, 512, 50.0, ("recall", "mrr")),  # only the best match is placed
     ],
@@ -106,7 +107,8 @@ def test_equals_the_reference_on_every_route(
     found = retrieval_metrics(points, labels, ks, metrics=metrics, distance=distance, max_memory_mb=memory)
     means = reference.mean_scores(expected)
     assert found == {name: pytest.approx(means[name], abs=1e-9) for name in found}
-    assert len(found) == 4 + len(metrics) - 1
+    single = set(metrics) - {"recall", "precision"}
+    assert len(found) == len(ks) + 1 + len(single) + (len(ks) - 1) * ("precision" in metrics)
 
 
 def test_query_and_gallery_stream_in_blocks() -> None:
@@ -258,6 +260,10 @@ def test_laws(seed: int, ties: Any, kind: str) -> None:
     assert bool((scores["recall@1"] <= scores["mrr"] + 1e-6).all())
     assert all(found[f"recall@{a}"] <= found[f"recall@{b}"] + 1e-12 for a, b in pairwise(ks))
     assert found["precision@1"] == found["recall@1"]
+    assert all(found[f"precision@{k}"] <= found[f"recall@{k}"] + 1e-12 for k in ks)
+    assert found["precision@39"] == pytest.approx(
+        float(per_query.relevant.double()[per_query.relevant > 0].mean()) / 39
+    )
     assert found["recall@39"] == pytest.approx(1)
     low, high = (
         retrieval_metrics(points, labels, ks, metrics=RETRIEVAL, ties=t) for t in ("pessimistic", "optimistic")
@@ -336,7 +342,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, data = dist.get_rank(), np.load(sys.argv[1])
 mine = slice(0, 120) if rank == 0 else slice(120, None)
-names = ("recall", "r_precision", "map_at_r", "map", "mrr", "nmi", "roc_auc", "counts")
+names = ("recall", "precision", "r_precision", "map_at_r", "map", "mrr", "nmi", "roc_auc", "counts")
 found, per_query = retrieval_metrics(
     torch.tensor(data["points"][mine]), data["labels"][mine], metrics=names, per_query=True, distributed=True,
     categories=data["labels"][mine] % 2,

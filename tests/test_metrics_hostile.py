@@ -131,6 +131,8 @@ def test_hostile_counts_of_neighbours(k: Any) -> None:
 @pytest.mark.parametrize("field", ["seed", "restarts", "iterations", "average"])
 @pytest.mark.parametrize("value", [None, True, "x", -1, 1.5, 2**70, [1]])
 def test_hostile_settings_of_the_clustering(field: str, value: Any) -> None:
+    if (field, value) == ("restarts", None):  # as many as the number of classes calls for
+        return
     with pytest.raises(InputError, match=f"{field} must"):
         KMeans(**{field: value})
 

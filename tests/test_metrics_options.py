@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import reference_metrics as reference
 import torch
+from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.metrics import normalized_mutual_info_score, roc_auc_score
 
 from nearfield.errors import InputError
@@ -200,6 +202,71 @@ def test_clustering_is_seeded_and_averaged_as_asked() -> None:
         KMeans(average="mean")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="restarts must be a whole number from 1"):
         KMeans(restarts=0)
+
+
+def slow_kmeans(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Lloyd's iterations, point by point, until nothing moves."""
+    before = None
+    while True:
+        found = np.array([np.argmin(((point - centres) ** 2).sum(1)) for point in points])
+        if before is not None and (found == before).all():
+            return found
+        before = found
+        centres = np.stack([points[found == each].mean(0) for each in range(len(centres))])
+
+
+def test_clusters_are_a_fixed_point_of_k_means() -> None:
+    points = np.random.default_rng(5).standard_normal((300, 4))
+    ready, _ = vector_sets(torch.tensor(points), None, "euclidean")
+    found = kmeans(ready, 12, KMeans())
+    assert sorted(set(found.tolist())) == list(range(12))
+    centres = np.stack([points[found == each].mean(0) for each in range(12)])
+    assert (slow_kmeans(points, centres) == found).all()
+
+
+def spread(points: np.ndarray, found: np.ndarray) -> float:
+    """Sum of squared distances to the centres of the clusters."""
+    return float(sum(((points[found == each] - points[found == each].mean(0)) ** 2).sum() for each in set(found)))
+
+
+def test_more_starts_and_iterations_are_no_worse() -> None:
+    points = np.random.default_rng(6).standard_normal((400, 3))
+    ready, _ = vector_sets(torch.tensor(points), None, "euclidean")
+    worse = spread(points, kmeans(ready, 20, KMeans(restarts=1, iterations=1)))
+    once = spread(points, kmeans(ready, 20, KMeans(restarts=1)))
+    often = spread(points, kmeans(ready, 20, KMeans(restarts=10)))
+    assert often < once < worse
+
+
+@pytest.mark.parametrize("clusters", [40, 2500])  # one centre at a time, and several
+def test_fewer_different_points_than_clusters(clusters: int) -> None:
+    points = np.repeat(np.eye(8)[:, :6] + np.arange(8)[:, None], clusters // 4, 0)
+    ready, _ = vector_sets(torch.tensor(points), None, "euclidean")
+    found = kmeans(ready, clusters, KMeans())
+    assert all(len({tuple(p) for p in points[found == each]}) == 1 for each in set(found.tolist()))
+
+
+def test_k_means_of_thousands_of_small_classes() -> None:
+    labels = np.repeat(np.arange(1500), 3)
+    points = np.random.default_rng(7).standard_normal((1500, 8))[labels]
+    noise = 0.01 * np.random.default_rng(8).standard_normal(points.shape)
+    assert retrieval_metrics(points + noise, labels, metrics=("nmi",), distance="euclidean")["nmi"] > 0.99
+
+
+def test_nmi_is_that_of_scikit_learn_on_cub(real_data: Path) -> None:
+    """Within 0.3 points, the mean over seeds: those of one method differ by about as much among themselves."""
+    with np.load(real_data / "cub200_efficientnet_lite0_224.npz") as archive:
+        features, classes = archive["features"].astype(np.float32), archive["labels"]
+    train, test = features[classes <= 100], features[classes > 100]
+    axes = np.linalg.eigh(np.cov(train.T))[1][:, -128:]
+    points, labels = (test - train.mean(0)) @ axes, classes[classes > 100]
+    units = points / np.linalg.norm(points, axis=1, keepdims=True)
+    ours = [retrieval_metrics(points, labels, metrics=("nmi",), kmeans=KMeans(seed))["nmi"] for seed in range(6)]
+    theirs = [
+        normalized_mutual_info_score(labels, SklearnKMeans(100, n_init=3, random_state=seed).fit_predict(units))
+        for seed in range(6)
+    ]
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), abs=0.003)
 
 
 def test_pairwise_f1_counts_pairs() -> None:

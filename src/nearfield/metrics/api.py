@@ -5,7 +5,7 @@ Axes: Q queries, N gallery items, D dimensions.
 A query's *matches* are the gallery items with its label. Without a gallery the other queries are the gallery, and a
 query is left out of its own ranking by index. R is the number of a query's matches.
     recall@K     a match among the first K (hit rate)     r_precision  share of matches among the first R
-    precision@1  the same as recall@1                     map@r        (1/R) sum over k <= R of rel(k) P(k)
+    precision@K  share of matches among the first K       map@r        (1/R) sum over k <= R of rel(k) P(k)
     map          the same over all k                      mrr          1 / rank of the first match
 Each is the mean over queries of a formula in `formulas.py`. Tied items come in random order and scores are expected
 values, unless `ties` puts matches first or last.
@@ -86,7 +86,8 @@ def retrieval_metrics(
     """The requested metrics as a flat dict of floats: `recall@K`, `precision@1`, `r_precision`, `map@r`, `nmi` ...
 
     embeddings, labels   (Q, D) and (Q,); tensors, arrays or lists; labels are integers or strings, of any size
-    ks                   the K of recall@K; more of them cost nothing
+    ks                   the K of recall@K and precision@K; more of them cost nothing. recall brings precision@1, the
+                         same as recall@1; precision all K
     gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
                          `name/recall@1` for each and the mean over galleries under the plain name
     metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);

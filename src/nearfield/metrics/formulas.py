@@ -72,6 +72,7 @@ def formulas_for(settings: EvalSettings) -> dict[str, Formula]:
         found |= {f"recall@{k}": partial(recall_at, k=k) for k in settings.ks}
     if settings.wants("recall", "precision"):
         found["precision@1"] = partial(recall_at, k=1)
+    found |= {f"precision@{k}": partial(precision_at, k=k) for k in settings.precision_ks}
     if settings.wants("r_precision"):
         found["r_precision"] = r_precision
     if settings.wants("map_at_r"):
@@ -115,6 +116,12 @@ def recall_at(places: MatchPlaces, k: int) -> Tensor:
     drawn = slots.minimum(misses)  # keeps the logarithms finite; more slots than misses always hit
     log_miss = _log_choose(misses, drawn) - _log_choose(t, drawn)
     return torch.where(slots > misses, torch.ones_like(t), -torch.expm1(log_miss))
+
+
+def precision_at(places: MatchPlaces, k: int) -> Tensor:
+    """(1/k) sum over j <= k of rel(j): a match lands in the first k with probability (slots left) / (group size)."""
+    slots = (k - places.above).clamp(min=0).minimum(places.tied)
+    return (slots / places.tied).sum(1) / k
 
 
 def reciprocal_rank(places: MatchPlaces) -> Tensor:

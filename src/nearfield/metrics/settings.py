@@ -71,6 +71,11 @@ class EvalSettings:
         """Whether any of these metrics was asked for."""
         return not set(names).isdisjoint(self.metrics)
 
+    @property
+    def precision_ks(self) -> tuple[int, ...]:
+        """The K of precision@K that need more than the best match."""
+        return tuple(k for k in self.ks if k > 1) if self.wants("precision") else ()
+
     def ranking(
         self, queries: VectorSet, gallery: VectorSet, labels: Tensor, gallery_labels: Tensor, self_index: Tensor | None
     ) -> RankingTask:
@@ -81,9 +86,10 @@ class EvalSettings:
             labels,
             gallery_labels,
             self_index,
-            best_only=not self.wants("r_precision", "map_at_r", "map"),
+            best_only=not (self.wants("r_precision", "map_at_r", "map") or self.precision_ks),
             best_depth=None if self.wants("map", "mrr") else max([1, *self.ks]),
             rest_exact=self.wants("map"),
+            rest_depth=max([1, *self.precision_ks]),
             memory=int(min(self.max_memory_mb, 2**40) * 2**20),
         )
 

@@ -29,8 +29,11 @@ class RankingTask:
     gallery_labels: Tensor  # (N,) int64
     self_index: Tensor | None  # (Q,) index of each query in the gallery: never its own match or neighbour
     best_only: bool = False  # rank only the best match of each query
-    best_depth: int | None = None  # the best match's rank is needed up to max(best_depth, R) only; None: always
-    rest_exact: bool = True  # False: the ranks of the other matches are needed up to R, the number of matches, only
+    best_depth: int | None = (
+        None  # the best match's rank is needed up to max(best_depth, R) only, R matches; None: always
+    )
+    rest_exact: bool = True  # False: the ranks of the other matches are needed up to max(rest_depth, R) only
+    rest_depth: int = 1
     memory: int = 512 << 20  # bytes of working memory
 
     @property

@@ -177,7 +177,7 @@ def _too_far(
     """Whether so many of the sampled items, sorted in `table` (r, m), are above a match that its rank cannot matter."""
     far = torch.zeros_like(best)
     if not task.rest_exact:
-        far |= ~best & (score < _nth_best(table, relevant)[row] - margin)
+        far |= ~best & (score < _nth_best(table, relevant.clamp(min=task.rest_depth))[row] - margin)
     if task.best_depth is not None:
         places = relevant.clamp(min=task.best_depth)
         far |= best & (score < _nth_best(table, places)[row] - margin)
