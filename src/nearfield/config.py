@@ -218,6 +218,7 @@ class RunConfig(Config):
     model: ModelConfig = ModelConfig()
     sampler: SamplerConfig = SamplerConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    proxy_start: Annotated[Literal["random", "class_means"], LATER] = "random"  # class_means: mean embeddings
     memory: Count | None = None  # size of the cross-batch memory of a pair loss; None: no memory
     chunk: Count | None = None  # images embedded at a time; None: the whole batch. The gradient does not depend on it
     precision: Literal["float32", "bf16", "fp16"] = (
@@ -239,12 +240,14 @@ class RunConfig(Config):
 class BenchConfig(Config):
     """A comparison of methods: each with every seed, under one protocol, everything else equal.
 
-    Every method is tuned with the same number of `trials`; the first is its published setting. `variants` are extra
+    Every method is tuned with the same number of `trials`, or with `many_trials` if it has three or more parameters to
+    search, where that is given; the first is its published setting. `variants` are extra
     runs for the bias ledger: the published setting, other embedding sizes, the method without its own tricks.
     """
 
     protocol: str = "classic"
     trials: Count = 1
+    many_trials: Annotated[Count | None, LATER] = None
     prune: bool = True  # stop a trial that is far behind after its first folds; the same rule for every method
     variants: tuple[Literal["untuned", "dim64", "dim512", "plain"], ...] = ()
     variant_seeds: Count = 1

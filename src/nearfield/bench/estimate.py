@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from itertools import islice
 from statistics import fmean
@@ -16,6 +17,7 @@ from nearfield.data import Dataset
 from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.dataset_scores import score_test
 from nearfield.models import build_model, embed
+from nearfield.samplers import SamplerWarning
 from nearfield.training.batches import Supply
 from nearfield.training.build import build_learner, build_sampler, ensemble_size
 from nearfield.training.optimizers import build_optimizer
@@ -41,13 +43,13 @@ def seconds_left(bench: Bench, spent: Spent, running: Sequence[Pace], workers: i
     if not spent and not expected:
         return None
     usual = fmean(seconds for _, seconds in spent or expected)
-    each = bench.total / len(bench.labels)
+    tested = (bench.total - sum(bench.trials)) / len(bench.labels)
     left = 0.0
-    for label in bench.labels:
+    for label, trials in zip(bench.labels, bench.trials, strict=True):
         done = [seconds for name, seconds in spent if name == label]
         known = done or [seconds for name, seconds in expected if name == label]
         shares = sum(pace.share for pace in running if pace.label == label)
-        left += max(0.0, each - len(done) - shares) * (fmean(known) if known else usual)
+        left += max(0.0, trials + tested - len(done) - shares) * (fmean(known) if known else usual)
     return left / workers
 
 
@@ -63,10 +65,10 @@ def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
     run = rules.runs(config.run)[0]
     looks = -(-run.steps // run.eval_every)
     val, test = time_scoring(run, dataset)
-    network = run.steps * fmean(time_steps(start, dataset) for _, start, _ in bench.starts) + looks * val
-    trials = len(config.methods) * config.trials if config.trials > 1 else 0
-    tested = network + test * (1 + looks * rules.oracle)
-    return rules.folds * (trials * network + (bench.total - trials) * tested) / max(1, jobs)
+    trained = [run.steps * time_steps(start, dataset) + looks * val for _, start, _ in bench.starts]
+    tried = sum(trials * seconds for trials, seconds in zip(bench.trials, trained, strict=True))
+    tested = (bench.total - sum(bench.trials)) * (fmean(trained) + test * (1 + looks * rules.oracle))
+    return rules.folds * (tried + tested) / max(1, jobs)
 
 
 def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
@@ -77,9 +79,10 @@ def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
     model, loss, forward = build_learner(run, supply.parts.fit_classes, supply.features)
     optimizer = build_optimizer(model, loss, run.optimizer)
     begun = 0.0
-    batches = supply.batches(
-        build_sampler(run, supply.fit_labels, supply.categories, supply.category_names), first=0, seed=run.seed
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplerWarning)  # of classes that are left out: the bench says so
+        sampler = build_sampler(run, supply.fit_labels, supply.categories, supply.category_names)
+    batches = supply.batches(sampler, first=0, seed=run.seed)
     for step, batch in enumerate(islice(batches, steps + 1)):
         begun = time.monotonic() if step == 1 else begun  # the first one warms up
         optimizer.zero_grad()

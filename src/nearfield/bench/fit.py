@@ -15,6 +15,7 @@ from nearfield.bench.plan import label
 from nearfield.bench.protocols import Protocol
 from nearfield.config import BenchConfig, DataConfig, RunConfig
 from nearfield.data import Dataset, Pictures, load
+from nearfield.data.builtin.features import FEATURES
 from nearfield.data.catalog import BUILT_IN
 from nearfield.data.readers import arrays
 from nearfield.data.splits import held_out
@@ -46,7 +47,7 @@ def for_photographs(values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def _are_photographs(name: str) -> bool:
-    if name in (*BUILT_IN, "omniglot") or Path(name).suffix in arrays.SUFFIXES:
+    if name in (*BUILT_IN, *FEATURES, "omniglot") or Path(name).suffix in arrays.SUFFIXES:
         return False
     try:
         return isinstance(load(name, colour=True).images, Pictures)

@@ -39,6 +39,7 @@ from nearfield.errors import InputError
 
 TRIAL_SEED = 1000  # added to the bench's own for trials: the setting is chosen by other seeds than it is reported with
 RIVALS = 3  # complete trials that must exist before one can be pruned
+MANY = 3  # parameters to search from which `many_trials` count
 SLACK = 0.2  # a trial is pruned if it is this share behind the median of the earlier ones
 Outcome = dict[str, Any]  # "state": complete, pruned or failed; "folds"; of seeds and variants "separated" and more
 
@@ -118,6 +119,11 @@ class Bench:
         runs = [(method, self.config.run.model_copy(update={"method": method})) for method in self.config.methods]
         return [(method, run, space_of(run)) for method, run in runs]
 
+    @cached_property
+    def trials(self) -> list[int]:
+        """Of each method, in the configuration's order."""
+        return trial_counts(self.config)
+
     @property
     def labels(self) -> list[str]:
         """Of the methods, in the configuration's order."""
@@ -127,18 +133,19 @@ class Bench:
     def total(self) -> int:
         """How many tasks there are, including those that cannot be named yet."""
         c = self.config
-        tuned = c.trials if c.trials > 1 else 0
+        tuned = sum(self.trials)
         plain = sum(bool(plain_of(method.name)) for method in c.methods) if "plain" in c.variants else 0
         variants = len(c.methods) * sum(name != "plain" for name in c.variants) + plain
-        return len(c.methods) * (tuned + len(c.seeds)) + variants * c.variant_seeds
+        return tuned + len(c.methods) * len(c.seeds) + variants * c.variant_seeds
 
     def course(self, index: int, finished: Mapping[str, Outcome]) -> Course:
         """The progress of method number `index`."""
         method, start, space = self.starts[index]
         course = Course(label(method.name, method.params))
         chosen: Setting | None = {}
-        if self.config.trials > 1:
-            chosen = self._search(course, start, space, finished)
+        trials = self.trials[index]
+        if trials:
+            chosen = self._search(course, start, space, trials, finished)
         if chosen is None:
             return course
         for seed in self.config.seeds:
@@ -151,13 +158,13 @@ class Bench:
         return course
 
     def _search(
-        self, course: Course, start: RunConfig, space: Space, finished: Mapping[str, Outcome]
+        self, course: Course, start: RunConfig, space: Space, trials: int, finished: Mapping[str, Outcome]
     ) -> Setting | None:
         """Name the trials that can be named; the best setting once all of them are finished."""
         tried: dict[int, Tried] = {}
         start = start.model_copy(update={"seed": start.seed + TRIAL_SEED})
         identity = digest(_brief(start), *self._conditions)
-        for number in range(self.config.trials):
+        for number in range(trials):
             if number >= STARTUP and len(tried) < number:
                 return None
             seed = f"{identity} {number}"
@@ -177,7 +184,7 @@ class Bench:
             course.trials.append((task, outcome))
             if outcome is not None:
                 tried[number] = as_tried(setting, outcome, self.protocol)
-        if len(tried) < self.config.trials:
+        if len(tried) < trials:
             return None
         best = best_of(tried)
         return course.trials[best][0].setting if best else {}
@@ -234,6 +241,18 @@ def as_tried(setting: Setting, outcome: Outcome, protocol: Protocol) -> Tried:
     """A trial's outcome as the search sees it."""
     folds = tuple(fold["best_val"][protocol.select_by] for fold in outcome.get("folds", ()))
     return Tried(as_key(setting), folds, outcome["state"] == "complete")
+
+
+def trial_counts(config: BenchConfig) -> list[int]:
+    """How many settings are tried for each method; 0 without a search. One rule for all methods."""
+    found = []
+    for method in config.methods:
+        count = config.trials
+        if config.many_trials is not None and method.name in losses.names():
+            space = space_of(config.run.model_copy(update={"method": method}))
+            count = config.many_trials if len(space) >= MANY else count
+        found.append(count if count > 1 else 0)
+    return found
 
 
 def label(name: str, params: Mapping[str, Any]) -> str:

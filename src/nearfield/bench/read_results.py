@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nearfield.bench.database import FILE, Store
-from nearfield.bench.plan import label, plain_of
+from nearfield.bench.plan import label, plain_of, trial_counts
 from nearfield.bench.results import BenchResults, Floats, Fold, MethodResult, Part, Seed, Trial
 from nearfield.config import BenchConfig, MethodConfig, build_config
 from nearfield.errors import InputError, RunError
@@ -66,6 +66,7 @@ def read_results(store: Store, digest: str, folder: Path | None = None) -> Bench
         missing=tuple(_missing(config, own)),
         queries=queries,
         embeddings=embeddings,
+        query_classes=np.asarray(facts["query_classes"]) if "query_classes" in facts else None,
     )
 
 
@@ -141,8 +142,8 @@ def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArra
 
 def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:
     """What is not finished, human-readable: method by method, and why if it failed."""
-    for name, method in zip(own, config.methods, strict=True):
-        wanted = {("trial", "", number) for number in range(config.trials) if config.trials > 1}
+    for name, method, trials in zip(own, config.methods, trial_counts(config), strict=True):
+        wanted = {("trial", "", number) for number in range(trials)}
         wanted |= {("seed", "", seed) for seed in config.seeds}
         kinds = [v for v in config.variants if v != "plain" or plain_of(method.name)]
         wanted |= {("variant", variant, seed) for variant in kinds for seed in range(config.variant_seeds)}

@@ -80,3 +80,4 @@ class BenchResults:
     missing: tuple[str, ...]  # tasks that are not finished, human-readable
     queries: Callable[[str, str, Part], Floats]  # (label, metric, part) -> (S, Q) per-query test scores
     embeddings: Callable[[str], NDArray[np.float16] | None]  # label -> (Q, D) of the first seed, if they are here
+    query_classes: NDArray[np.int64] | None = None  # (Q,) the class of each query; None in results of old versions

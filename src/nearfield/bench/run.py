@@ -271,17 +271,19 @@ class Driver:
 def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
     """What is written down once: configuration, data, split, environment, and the baselines."""
     from nearfield.bench.baselines import baselines, unequal
+    from nearfield.metrics.dataset_scores import query_labels
     from nearfield.training.batches import split
     from nearfield.training.run_folder import environment
 
     if bench.digest in store.benches():
-        return store.facts(bench.digest)
+        return {"query_classes": query_labels(dataset).tolist(), **store.facts(bench.digest)}
     config, rules = bench.config, bench.protocol
     parts = [split(dataset, run.data) for run in rules.runs(config.run)]
     return {
         "config": config.model_dump(mode="json"),
         "protocol": {**rules.model_dump(mode="json"), "description": rules.description, "digest": rules.digest()},
         "data": dataset.summary(),
+        "query_classes": query_labels(dataset).tolist(),
         "environment": environment(),
         "split": parts[0].fingerprint if len(parts) == 1 else "-".join(part.fingerprint[:12] for part in parts),
         "floors": baselines(config, dataset),

@@ -16,11 +16,13 @@ from statistics import fmean
 from typing import Any
 
 from nearfield.config import RunConfig, build_config
-from nearfield.losses.registry import Real, Whole, method
+from nearfield.losses.registry import Choice, Method, Range, Real, Whole, method
 
 STARTUP = 4  # first trials, which depend on no result: the published setting and random ones
-FACTOR = 30.0  # rates are searched from the bench's own divided by this to the same times this
-Space = Mapping[str, Real | Whole]
+FACTOR = 30.0  # the network's rate is searched from the bench's own divided by this to the same times this
+LOSS_FACTOR = 100.0  # the same for the rate of what a loss learns: good ones for proxies differ more
+PER_CLASS = (4, 8)  # images of a class in a batch that pair losses may choose, beside the bench's own
+Space = Mapping[str, Range]
 Setting = dict[str, Any]
 
 
@@ -34,24 +36,40 @@ class Tried:
 
 
 def space_of(run: RunConfig) -> Space:
-    """The space that the method of `run` declares, without parameters that `run` sets, and its learning rates."""
+    """The space that the method of `run` declares, without parameters that `run` sets, its learning rates, and what
+    every method of its kind may choose: where its proxies start, how many images of a class a batch holds."""
     from nearfield.training.build import loss_params
 
     found = method(run.method.name)
     declared = found.space
-    space: dict[str, Real | Whole] = {f"method.params.{key}": each for key, each in declared.items()}
+    space: dict[str, Range] = {f"method.params.{key}": each for key, each in declared.items()}
     space = {key: each for key, each in space.items() if key.rpartition(".")[2] not in run.method.params}
-    space["optimizer.lr"] = _around(run.optimizer.lr)
+    space["optimizer.lr"] = _around(run.optimizer.lr, FACTOR)
     if found.learned_numbers(loss_params(run, num_classes=2)):
-        space["optimizer.loss_lr"] = _around(run.optimizer.loss_lr)
-    return space
+        space["optimizer.loss_lr"] = _around(run.optimizer.loss_lr, LOSS_FACTOR)
+    if found.has_proxies:
+        space["proxy_start"] = Choice(("random", "class_means"))
+    return {**space, **_batches(run, found)}
+
+
+def _batches(run: RunConfig, found: Method) -> Space:
+    """Images of a class in a batch, for losses within a batch of so many of each; for whole classes, whether so."""
+    kind, own, size = run.sampler.name, run.sampler.per_class, run.sampler.batch_size
+    kind = found.sampler if kind == "auto" else kind
+    numbers = tuple(n for n in sorted({own, *PER_CLASS}) if size % n == 0)
+    if not found.within_batch or kind not in ("m_per_class", "fastap") or len(numbers) < 2:
+        return {}
+    whole = {"sampler.name": Choice(("fastap", "m_per_class"))} if kind == "fastap" else {}
+    return {**whole, "sampler.per_class": Choice(numbers)}
 
 
 def published(run: RunConfig, space: Space) -> Setting:
-    """The setting before any search: the method's defaults and the bench's rates."""
+    """The setting before any search: the method's defaults, the bench's rates and batches."""
     defaults = {f"method.params.{key}": p.default for key, p in method(run.method.name).parameters.items()}
     defaults |= {f"optimizer.{key}": value for key, value in run.optimizer}
-    return {key: defaults[key] for key in space if isinstance(defaults.get(key), int | float)}
+    sampler = method(run.method.name).sampler if run.sampler.name == "auto" else run.sampler.name
+    defaults |= {"proxy_start": run.proxy_start, "sampler.name": sampler, "sampler.per_class": run.sampler.per_class}
+    return {key: defaults[key] for key in space if isinstance(defaults.get(key), int | float | str)}
 
 
 def apply(run: RunConfig, setting: Setting) -> RunConfig:
@@ -84,7 +102,7 @@ def best_of(tried: Mapping[int, Tried]) -> int:
 
 
 @cache
-def _suggest(space: tuple[tuple[str, Real | Whole], ...], tried: tuple[Tried, ...], seed: str) -> tuple[Any, ...]:
+def _suggest(space: tuple[tuple[str, Range], ...], tried: tuple[Tried, ...], seed: str) -> tuple[Any, ...]:
     optuna = quiet_optuna()
     number = random.Random(seed).getrandbits(32)
     study = optuna.create_study(
@@ -100,9 +118,12 @@ def _suggest(space: tuple[tuple[str, Real | Whole], ...], tried: tuple[Tried, ..
 def distributions(space: Space) -> dict[str, Any]:
     """The space as Optuna's distributions."""
     optuna = quiet_optuna()
+    one_of = optuna.distributions.CategoricalDistribution
     real, whole = optuna.distributions.FloatDistribution, optuna.distributions.IntDistribution
     return {
-        key: whole(each.low, each.high) if isinstance(each, Whole) else real(each.low, each.high, log=each.log)
+        key: one_of(each.values)
+        if isinstance(each, Choice)
+        else (whole if isinstance(each, Whole) else real)(each.low, each.high, log=each.log)
         for key, each in space.items()
     }
 
@@ -110,7 +131,7 @@ def distributions(space: Space) -> dict[str, Any]:
 def frozen_trial(tried: Tried, ranges: Mapping[str, Any]) -> Any:
     """A finished trial for Optuna; values outside their range, which published ones may be, are clamped to it."""
     optuna = quiet_optuna()
-    given = {key: min(max(value, ranges[key].low), ranges[key].high) for key, value in tried.setting if key in ranges}
+    given = {key: _clamped(value, ranges[key]) for key, value in tried.setting if key in ranges}
     states = optuna.trial.TrialState
     return optuna.trial.create_trial(
         params=given,
@@ -130,20 +151,26 @@ def quiet_optuna() -> Any:
     return optuna
 
 
-def _around(rate: float) -> Real:
-    return Real(rate / FACTOR, rate * FACTOR, log=True)
+def _clamped(value: Any, range: Any) -> Any:
+    return min(max(value, range.low), range.high) if hasattr(range, "low") else value
 
 
-def _draw(each: Real | Whole, dice: random.Random) -> float | int:
-    if isinstance(each, Whole):
+def _around(rate: float, factor: float) -> Real:
+    return Real(rate / factor, rate * factor, log=True)
+
+
+def _draw(each: Range, dice: random.Random) -> float | int | str:
+    if isinstance(each, Choice):
+        return dice.choice(each.values)
+    if isinstance(each, Whole) and not each.log:
         return dice.randint(each.low, each.high)
     value = exp(dice.uniform(log(each.low), log(each.high))) if each.log else dice.uniform(each.low, each.high)
-    return _rounded(value)
+    return round(value) if isinstance(each, Whole) else _rounded(value)
 
 
-def _rounded(value: float | int) -> float | int:
+def _rounded(value: float | int | str) -> float | int | str:
     """Four digits: enough for any hyper-parameter, and as many as tables show."""
-    return value if isinstance(value, int) else float(f"{value:.4g}")
+    return value if isinstance(value, int | str) else float(f"{value:.4g}")
 
 
 def as_key(setting: Setting) -> tuple[tuple[str, Any], ...]:

@@ -119,7 +119,7 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     found, dataset = prepare(config, fit=True, say=show.note)
     config = found.config
     seconds = estimate_seconds(found, dataset, jobs)
-    trials = len(config.methods) * config.trials if config.trials > 1 else 0
+    trials = sum(found.trials)
     seeds = len(config.methods) * len(config.seeds)
     counts = {"trials": trials, "seeds": seeds, "variants": found.total - trials - seeds}
     networks = found.total * found.protocol.folds

@@ -31,6 +31,7 @@ from nearfield.cli import (
     report,
     reproduce,
     show,
+    suite,
     train,
     weights,
 )
@@ -40,8 +41,8 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, ablate, reproduce, train, embed, export, index, evaluate, methods, recipes, weights, gradients, data, report,
-    lint,
+    bench, suite, ablate, reproduce, train, embed, export, index, evaluate, methods, recipes, weights, gradients, data,
+    report, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."

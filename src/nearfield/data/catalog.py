@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nearfield.data import official, user_datasets
-from nearfield.data.builtin import digits, glyphs, omniglot, summaries
+from nearfield.data.builtin import digits, features, glyphs, omniglot, summaries
 from nearfield.data.dataset import Dataset
 from nearfield.data.pictures import Pictures, examine
 from nearfield.data.readers import arrays, folder, hub, table
@@ -32,8 +32,8 @@ def _readable() -> Iterator[None]:
 
 
 def names() -> list[str]:
-    """The names that `load` knows, sorted: built-in, added, and Omniglot if it is in $NEARFIELD_DATA."""
-    found = {*BUILT_IN, *user_datasets.names()}
+    """The names that `load` knows, sorted: built-in, added, and what is in $NEARFIELD_DATA: Omniglot, features."""
+    found = {*BUILT_IN, *user_datasets.names(), *filter(features.find, features.FEATURES)}
     return sorted(found | {"omniglot"} if omniglot.find() else found)
 
 
@@ -54,6 +54,8 @@ def load(name: str, size: int | None = None, resize: str | None = None, colour: 
         dataset = omniglot.load(path, given.pop("size", omniglot.SIDE))
     elif name in user_datasets.names():
         dataset = user_datasets.load(name, from_path)
+    elif (found := features.find(name)) is not None:
+        dataset = features.load(name, found)
     elif name in BUILT_IN:
         dataset = BUILT_IN[name]()
     elif name not in official.KINDS and Path(name).is_dir():
@@ -133,7 +135,13 @@ def _unknown(name: str) -> str:
             f"omniglot was not found: set NEARFIELD_DATA to the folder that has {omniglot.FILE}, "
             f"or run `nearfield data add omniglot {omniglot.FILE}`."
         )
-    known = [*names(), *official.KINDS, "omniglot"]
+    if name in features.FEATURES:
+        source = features.FEATURES[name]
+        return (
+            f"{name} was not found: set NEARFIELD_DATA to the folder that has {source.file}, EfficientNet-Lite0 "
+            f"features of {source.title}, or run `nearfield data add {name} FEATURES.npz`."
+        )
+    known = [*names(), *official.KINDS, *features.FEATURES, "omniglot"]
     return f"unknown dataset {name!r}; {nearest(name, known)}"
 
 

@@ -29,7 +29,7 @@ Radians = Annotated[float, Field(ge=0, le=math.pi / 2, description="Angles are i
 @register(
     "cosface",
     "Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018",
-    space={"scale": Real(8.0, 200.0, log=True), "margin": Real(0.0, 0.7)},
+    space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7)},
     presets={
         "reality_check_cub": {"margin": 0.6182, "scale": 100.0},
         "reality_check_cars": {"margin": 0.4324, "scale": 161.5},
@@ -69,7 +69,7 @@ class CosFace(ProxyLoss):
 @register(
     "arcface",
     "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019",
-    space={"scale": Real(8.0, 250.0, log=True), "margin": Real(0.0, 0.7)},
+    space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7)},
     presets={
         "reality_check_cub": {"margin": math.radians(23.22), "scale": 100.0},
         "reality_check_cars": {"margin": math.radians(20.52), "scale": 49.5},
@@ -112,7 +112,7 @@ class ArcFace(ProxyLoss):
 @register(
     "sub_center_arcface",
     "Deng et al., Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces, ECCV 2020",
-    space={"scale": Real(8.0, 250.0, log=True), "margin": Real(0.0, 0.7), "centers": Whole(2, 6)},
+    space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7), "centers": Whole(2, 6)},
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=5e-4),
@@ -162,8 +162,8 @@ class SubCenterArcFace(ProxyLoss):
     "soft_triple",
     "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019",
     space={
-        "scale": Real(5.0, 100.0, log=True),
-        "gamma": Real(0.01, 1.0, log=True),
+        "scale": Real(4.0, 400.0, log=True),
+        "gamma": Real(0.01, 100.0, log=True),
         "tau": Real(0.0, 0.5),
         "delta": Real(0.0, 0.5),
     },

@@ -171,7 +171,7 @@ class BinLifted(PairLoss):
     space={
         "alpha": Real(0.5, 20.0, log=True),
         "beta": Real(10.0, 100.0, log=True),
-        "lam": Real(0.0, 1.0),
+        "lam": Real(0.0, 1.2),
         "eps": Real(0.0, 0.5),
     },
     presets={"paper": {"beta": 50.0, "lam": 1.0}, "code": {"beta": 40.0, "lam": 0.5}},
@@ -227,7 +227,7 @@ class MultiSimilarity(PairLoss):
 @register(
     "circle",
     "Sun et al., Circle Loss, CVPR 2020",
-    space={"scale": Real(16.0, 256.0, log=True), "margin": Real(0.1, 0.5)},
+    space={"scale": Real(8.0, 512.0, log=True), "margin": Real(0.0, 0.5)},
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
 )
 class Circle(PairLoss):
@@ -263,7 +263,7 @@ class Circle(PairLoss):
 @register(
     "nca",
     "Goldberger et al., Neighbourhood Components Analysis, 2004; GPW supplement Eq. 1",
-    space={"scale": Real(1.0, 64.0, log=True)},
+    space={"scale": Real(0.5, 64.0, log=True)},
     similarities="PN",
 )
 class NCA(PairLoss):

@@ -35,7 +35,7 @@ def pair_up(labels: Tensor) -> Pairing:
 @register(
     "npairs",
     "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
-    space={"l2": Real(1e-5, 1e-2, log=True)},
+    space={"l2": Real(1e-5, 0.1, log=True)},
     presets={"proxy_anchor_authors": {"l2": 0.02}},
     plain={"method.params.l2": 0.0},
     similarities="N",

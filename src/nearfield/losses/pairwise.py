@@ -155,7 +155,7 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
 @register(
     "margin",
     "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017",
-    space={"alpha": Real(0.05, 0.5), "beta": Real(0.6, 1.4)},
+    space={"alpha": Real(0.02, 0.5, log=True), "beta": Real(0.5, 1.5)},
     presets={
         "reality_check_cub": {"alpha": 0.0878, "beta": 0.7838},
         "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164},
@@ -265,7 +265,7 @@ class Binomial(PairLoss):
 @register(
     "histogram",
     "Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NeurIPS 2016; GPW supplement Eq. 9",
-    space={"nodes": Whole(11, 401)},
+    space={"nodes": Whole(11, 401, log=True)},
     presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
     similarities="P",
 )

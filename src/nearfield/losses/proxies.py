@@ -55,7 +55,7 @@ class ProxyTriplet(ProxyLoss):
 @register(
     "proxy_nca",
     "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017; Unbiased Evaluation Eq. 14",
-    space={"scale": Real(1.0, 8.0, log=True)},
+    space={"scale": Real(0.5, 16.0, log=True)},
     presets={
         "probabilistic": {"form": "probabilistic"},
         "dichotomies": {"form": "probabilistic", "label_smoothing": 0.1},
@@ -110,7 +110,7 @@ class ProxyNCA(ProxyLoss):
 @register(
     "proxy_softmax",
     "Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019",
-    space={"temperature": Real(0.02, 0.2, log=True)},
+    space={"temperature": Real(0.01, 0.5, log=True)},
     presets={
         "reality_check_cub": {"temperature": 0.1087},
         "reality_check_cars": {"temperature": 0.0886},
@@ -159,7 +159,7 @@ class ProxySoftmax(ProxyLoss):
 @register(
     "proxy_anchor",
     "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020",
-    space={"alpha": Real(8.0, 64.0, log=True), "delta": Real(0.0, 0.3)},
+    space={"alpha": Real(4.0, 256.0, log=True), "delta": Real(0.0, 0.3)},
     presets={"drml": {"alpha": 64.0, "delta": 0.2}},
     plain={"method.params.alpha": 1.0},
     sampler="shuffle",

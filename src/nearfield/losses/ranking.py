@@ -21,7 +21,7 @@ from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, l
 @register(
     "fastap",
     "Cakir et al., Deep Metric Learning to Rank, CVPR 2019, Eqs. 9-16, corrected by the supplement's Eqs. 21-25",
-    space={"bins": Whole(5, 40)},
+    space={"bins": Whole(5, 40, log=True)},
     presets={
         "reality_check_cub": {"bins": 17},
         "reality_check_cars": {"bins": 27},

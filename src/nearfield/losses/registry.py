@@ -31,10 +31,21 @@ class Real:
 
 @dataclass(frozen=True)
 class Whole:
-    """An integer hyper-parameter to search between `low` and `high`, both included."""
+    """An integer hyper-parameter to search between `low` and `high`, both included, on a log scale if `log`."""
 
     low: int
     high: int
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A hyper-parameter to choose from a few values."""
+
+    values: tuple[str | int, ...]
+
+
+Range = Real | Whole | Choice
 
 
 class Claim(NamedTuple):
@@ -56,7 +67,7 @@ class Method:
     year: int = 0  # of the publication
     claims: tuple[Claim, ...] = ()  # its results as published
     # how it is tuned and trained
-    space: Mapping[str, Real | Whole] = field(default_factory=dict)
+    space: Mapping[str, Range] = field(default_factory=dict)
     presets: Mapping[str, Params] = field(default_factory=dict)  # published settings by name
     plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
     sampler: str = "m_per_class"
@@ -97,6 +108,11 @@ class Method:
     def within_batch(self) -> bool:
         """Whether it is a loss over pairs of a batch's items, with nothing learned to compare them with."""
         return within_batch(self.build)
+
+    @property
+    def has_proxies(self) -> bool:
+        """Whether it compares a batch with learned proxies of the classes, and holds them itself."""
+        return issubclass(self.build, ProxyLoss)
 
     @property
     def takes_references(self) -> bool:

@@ -28,7 +28,7 @@ Mining = Literal["all", "hard", "semihard", "facenet", "pml", "semihard_random",
 @register(
     "triplet",
     "Weinberger and Saul 2009; Schroff et al., FaceNet, CVPR 2015; Hermans et al. 2017",
-    space={"margin": Real(0.01, 0.5, log=True)},
+    space={"margin": Real(0.01, 2.0, log=True)},
     presets={
         "unbiased_evaluation": {"mining": "semihard", "distance": "sqeuclidean", "margin": 1.0, "normalize": False},
         "gpw": {"distance": "cosine", "reduction": "all"},

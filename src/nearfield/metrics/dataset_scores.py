@@ -58,6 +58,17 @@ def score_test(
     return _score(embeddings, labels, common)
 
 
+def query_labels(dataset: Dataset) -> Integers:
+    """The classes (Q,) of the queries whose scores `score_test` returns without a prefix, in their order."""
+    rows = dataset.test_rows()
+    if dataset.test_lists:
+        longest = max(dataset.test_lists, key=lambda name: len(dataset.test_lists[name]))
+        rows = np.sort(dataset.test_lists[longest])
+    elif dataset.is_query is not None and dataset.is_gallery is not None:
+        rows = rows[dataset.is_query[rows]]
+    return dataset.labels[rows]
+
+
 def _score_lists(
     embeddings: Tensor | NDArray[Any], labels: Integers, lists: dict[str, Integers], seed: int, common: dict[str, Any]
 ) -> DatasetScores:

@@ -13,6 +13,7 @@ from nearfield.config import RunConfig
 from nearfield.errors import InputError, nearest
 from nearfield.losses.memory import CrossBatchMemory
 from nearfield.losses.protocols import Ensembled, HoldsHead
+from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.models import EmbeddingModel, build_model, embed
 from nearfield.models.build import start_from_pca
 from nearfield.models.embed_images import Rows
@@ -45,6 +46,11 @@ def check_method(config: RunConfig) -> None:
         raise InputError(
             f"`shard_proxies` requires a loss with proxies that can be split over processes, but {name} is not one; "
             "got true. Remove `shard_proxies` from the configuration."
+        )
+    if config.proxy_start != "random" and not method.has_proxies:
+        raise InputError(
+            f"proxy_start must be random for {name}, which has no proxies of its own; got {config.proxy_start!r}. "
+            "Remove it from the configuration."
         )
 
 
@@ -88,6 +94,21 @@ def build_learner(
     if config.memory is not None:
         loss = CrossBatchMemory(loss, config.memory, config.model.dim)
     return Learner(model, loss, model)
+
+
+@torch.no_grad()
+def start_at_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor) -> None:
+    """Turn every proxy to the mean direction of its class's embeddings (N, D); its length stays that of its start.
+
+    So the learning rate means the same as with random proxies. Several centers of a class would stay equal for ever:
+    each keeps a tenth of its own direction.
+    """
+    unit = nn.functional.normalize(embeddings.to(loss.proxies))
+    means = torch.zeros(loss.num_classes, unit.shape[1]).to(unit).index_add_(0, labels.to(unit.device), unit)
+    directions = nn.functional.normalize(means)[loss.classes]  # (C * centers, D)
+    if loss.centers > 1:
+        directions = nn.functional.normalize(directions + 0.1 * nn.functional.normalize(loss.proxies))
+    loss.proxies.copy_(directions * loss.proxies.norm(dim=1, keepdim=True))
 
 
 class _Features(nn.Module):

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nearfield.config import RunConfig, leaves
 from nearfield.data import Dataset
 from nearfield.errors import RunError
+from nearfield.losses.proxy_loss import ProxyLoss
+from nearfield.models import embed
 from nearfield.samplers import BatchSampler, ShardedSampler
 from nearfield.training.batches import Supply, open_data, supply_of
-from nearfield.training.build import Learner, build_learner, build_sampler, check_method, ensemble_size, run_seed
+from nearfield.training.build import (
+    Learner,
+    build_learner,
+    build_sampler,
+    check_method,
+    ensemble_size,
+    run_seed,
+    start_at_class_means,
+)
 from nearfield.training.checkpoint import Checkpoint, copy_weights
 from nearfield.training.chunks import backward_in_chunks
 from nearfield.training.distributed import (
@@ -215,6 +225,9 @@ def _learner(run: Run, supply: Supply) -> Learner:
     from_images = run.config.model.init == "pca" and supply.features is None
     images = supply.rows(supply.parts.fit) if from_images else None
     learner = build_learner(run.config, supply.parts.fit_classes, supply.features, images)
+    if run.config.proxy_start == "class_means":
+        embeddings = embed(learner.model, supply.rows(supply.parts.fit))
+        start_at_class_means(cast(ProxyLoss, learner.loss), embeddings, supply.fit_labels)
     return learner._replace(model=learner.model.to(run.place.device), loss=learner.loss.to(run.place.device))
 
 

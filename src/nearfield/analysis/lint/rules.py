@@ -105,13 +105,14 @@ def _seeds(seeds: Sequence[int], where: str) -> Iterator[Sin]:
 def _search(bench: BenchConfig) -> Iterator[Sin]:
     if len(bench.methods) == 1:
         return
-    if bench.trials == 1:
+    if max(bench.trials, bench.many_trials or 1) == 1:
         yield Sin("untuned", "trials", "1 trial, the published setting")
     runs = [bench.run.model_copy(update={"method": method}) for method in bench.methods]
     spaces = {run.method.name: len(space_of(run)) for run in runs}
     largest = max(spaces, key=lambda name: spaces[name])
-    if 1 < bench.trials <= spaces[largest]:
-        found = f"{bench.trials} trials, but {largest} has {spaces[largest]} parameters to search"
+    trials = max(bench.trials, bench.many_trials or 1)
+    if 1 < trials <= spaces[largest]:
+        found = f"{trials} trials, but {largest} has {spaces[largest]} parameters to search"
         yield Sin("few-trials", "trials", found)
     entries = Counter(method.name for method in bench.methods)
     if repeated := {name: count for name, count in entries.items() if count > 1}:

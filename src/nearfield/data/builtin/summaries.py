@@ -68,7 +68,7 @@ def known(name: str) -> Summary | None:
         return None
     if name == "omniglot" and not _is_whole(omniglot.find()):
         return None
-    return {"digits": DIGITS, "glyphs": GLYPHS, "omniglot": OMNIGLOT}[name]
+    return {"digits": DIGITS, "glyphs": GLYPHS, "omniglot": OMNIGLOT}.get(name)
 
 
 def _is_whole(path: Path | None) -> bool:
