@@ -110,17 +110,28 @@ def two_way_interval(scores: ArrayLike, level: float = 0.95) -> Interval:
     cover other classes and datasets.
     """
     values = _finite(scores, "scores", (2,))
-    (s, q), mean = values.shape, float(values.mean())
-    if s == 1:
+    mean = float(values.mean())
+    if len(values) == 1:
         return Interval(mean, None)
-    v_seeds = float(values.mean(axis=1).var(ddof=1)) / s
-    parts = (values - values.mean(axis=1, keepdims=True)) / sqrt(q * max(1, q - 1))  # squares add up to variances
-    v_queries = float((parts.mean(axis=0) ** 2).sum())
-    v_both = float(parts.var(axis=0, ddof=1).sum()) / s
-    weight = v_seeds**2 / (s - 1) + v_queries**2 / max(1, q - 1)
-    freedom = (v_seeds + v_queries) ** 2 / weight if weight else 1.0
-    variance = max(v_seeds + v_queries - v_both, v_seeds, v_queries)
+    variance, freedom = two_way_variance(values, np.full(values.shape[1], 1 / values.shape[1]))
     return Interval(mean, float(stdtrit(freedom, (1 + _checked(level)) / 2)) * sqrt(variance))
+
+
+def two_way_variance(values: Floats, shares: Floats) -> tuple[float, float]:
+    """Variance of the mean of values (S, U), units weighted by shares (U,), over new seeds and new units; freedom.
+
+    V_seeds + V_units - V_seeds x units, at least each of the first two; units are queries, or classes of a share of
+    the queries each. One seed alone tells of units only.
+    """
+    s, u = values.shape
+    means = values @ shares  # (S,)
+    v_seeds = float(means.var(ddof=1)) / s if s > 1 else 0.0
+    parts = (values - means[:, None]) * shares * sqrt(u / max(1, u - 1))  # squares add up to variances
+    v_units = float((parts.mean(axis=0) ** 2).sum())
+    v_both = float(parts.var(axis=0, ddof=1).sum()) / s if s > 1 else 0.0
+    weight = v_seeds**2 / max(1, s - 1) + v_units**2 / max(1, u - 1)
+    freedom = (v_seeds + v_units) ** 2 / weight if weight else 1.0
+    return max(v_seeds + v_units - v_both, v_seeds, v_units), freedom
 
 
 def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95, names: tuple[str, str] = ("a", "b")) -> Comparison:

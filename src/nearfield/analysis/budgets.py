@@ -1,0 +1,80 @@
+"""Was the budget enough? Of the search: how the best score grows with trials. Of training: whether the last step won.
+
+Axes: N trials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from nearfield.bench.results import Fold, MethodResult
+from nearfield.errors import InputError
+
+NOISE = 0.005  # of a validation score where there are no two seeds to measure it by
+NOT_EXHAUSTED = "search not exhausted"
+STILL_LEARNING = "still learning"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a method's budget bought."""
+
+    label: str
+    expected: tuple[float, ...]  # best validation score to expect of 1, 2, ... trials; empty without a search
+    rise: float  # of it between half of the trials and all of them
+    noise: float  # standard deviation of the validation score between seeds
+    last_steps: float  # share of the networks whose chosen step is the last one
+    seconds: float  # of training one network of the chosen setting, on average
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a verdict against this method must mention."""
+        found = [NOT_EXHAUSTED] if self.rise > self.noise else []
+        return tuple([*found, STILL_LEARNING] if self.last_steps > 0.5 else found)
+
+
+def expected_best(values: ArrayLike) -> NDArray[np.float64]:
+    """E[max] of 1, ..., N values drawn from these N with replacement (Dodge et al., EMNLP 2019, Eq. 7).
+
+    sum_i v_(i) ((i / N)^n - ((i - 1) / N)^n). It is exact for a random search; one that learns from earlier trials
+    does better than its own curve says.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    if ordered.ndim != 1 or not len(ordered) or not np.isfinite(ordered).all():
+        raise InputError(f"values must be a non-empty list of finite scores; got {ordered.tolist()}.")
+    size = len(ordered)
+    shares = (np.arange(size + 1) / size)[None, :] ** np.arange(1, size + 1)[:, None]  # (N, N + 1)
+    return np.asarray(np.diff(shares, axis=1) @ ordered)
+
+
+def effort(method: MethodResult, select_by: str) -> Effort:
+    """What the budget of a method bought; a pruned trial counts as the worst complete one."""
+    complete = [trial.value for trial in method.trials if trial.value is not None]
+    values = complete + [min(complete)] * (len(method.trials) - len(complete)) if complete else []
+    expected = expected_best(values) if len(values) > 1 else np.zeros(0)
+    rise = float(expected[-1] - expected[(len(expected) - 1) // 2]) if len(expected) else 0.0
+    folds = [fold for seed in method.seeds for fold in seed.folds]
+    means = [fmean(_best(fold, select_by) for fold in seed.folds) for seed in method.seeds]
+    return Effort(
+        label=method.label,
+        expected=tuple(expected.tolist()),
+        rise=rise,
+        noise=stdev(means) if len(means) > 1 else NOISE,
+        last_steps=fmean(fold.best_step == fold.val[-1][0] for fold in folds) if folds else 0.0,
+        seconds=fmean(fold.train_seconds for fold in folds) if folds else 0.0,
+    )
+
+
+def _best(fold: Fold, select_by: str) -> float:
+    return max(scores[select_by] for _, scores in fold.val)
+
+
+def weakened(sentence: str, loser: Effort | None) -> str:
+    """A verdict against a method, with what its budget leaves open."""
+    if loser is None or not loser.flags:
+        return sentence
+    return f"{sentence} (at this budget only; {loser.label}: {' and '.join(loser.flags)})"

@@ -1,0 +1,186 @@
+"""One leaderboard over several datasets: ranks, and the probability that one method beats another on a new dataset.
+
+Axes: J datasets, K methods, S seeds, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+
+from nearfield.analysis.budgets import Effort, effort
+from nearfield.analysis.leaderboard import Board, seed_scores, standings
+from nearfield.analysis.levels import (
+    FEWEST_CLASSES,
+    FEWEST_DATASETS,
+    Level,
+    NewDataset,
+    by_class,
+    class_verdicts,
+    compare_classes,
+    new_dataset,
+    spread_of_methods,
+)
+from nearfield.analysis.statistics import (
+    CriticalDifference,
+    Floats,
+    Verdicts,
+    compare,
+    critical_difference,
+    kendall_tau,
+)
+from nearfield.bench.results import BenchResults
+from nearfield.errors import RunError
+
+
+@dataclass(frozen=True)
+class OneDataset:
+    """What one dataset contributes."""
+
+    name: str
+    board: Board  # level: seeds
+    means: dict[str, float]  # of every method with a finished seed
+    spread: float  # of the methods' means
+    seeds: dict[str, Floats]  # (S,) scores of the compared methods over the seeds that all share
+    classes: dict[str, Floats]  # (S, C) mean scores of each class, over the seeds that all share; empty if unknown
+    shares: Floats  # (C,) of the queries
+    verdicts: Verdicts | None  # level: classes
+    efforts: dict[str, Effort]
+
+    def difference(self, a: str, b: str) -> tuple[float, float]:
+        """a - b and its standard error, in spreads: over new classes and seeds; over new seeds if classes are unknown."""
+        if self.classes:
+            found = compare_classes(self.classes[a], self.classes[b], self.shares)
+            return found.difference.mean / self.spread, found.spread / self.spread
+        found = compare(self.seeds[a], self.seeds[b])
+        return found.difference.mean / self.spread, found.spread / sqrt(found.seeds) / self.spread
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods across datasets; `first` has the higher mean difference, or is equal."""
+
+    first: str
+    second: str
+    found: NewDataset  # first - second, in spreads of the methods
+
+
+@dataclass(frozen=True)
+class Suite:
+    """All datasets together. Methods are ordered by their mean rank."""
+
+    metric: str
+    datasets: tuple[OneDataset, ...]
+    methods: tuple[str, ...]  # finished on every dataset
+    ranks: dict[str, float]  # mean over datasets
+    critical: CriticalDifference | None  # level: datasets; columns: `methods`
+    pairs: tuple[Pair, ...]  # level: datasets; empty with fewer than three of them
+    missing: tuple[str, ...]
+
+    @property
+    def level(self) -> Level:
+        """The most general level that the data allow."""
+        if self.pairs:
+            return "datasets"
+        return "classes" if all(each.verdicts for each in self.datasets) else "seeds"
+
+    def pair(self, a: str, b: str) -> NewDataset:
+        """a - b on a new dataset."""
+        for each in self.pairs:
+            if (each.first, each.second) == (a, b):
+                return each.found
+            if (each.first, each.second) == (b, a):
+                return reversed_sides(each.found)
+        raise RunError(f"{a} and {b} are not compared across datasets.")
+
+    def efforts(self, label: str) -> list[Effort]:
+        """What the budget of a method bought, dataset by dataset."""
+        return [each.efforts[label] for each in self.datasets]
+
+
+def reversed_sides(found: NewDataset) -> NewDataset:
+    """b - a from a - b."""
+    return NewDataset(
+        mean=-found.mean, spread=found.spread, better=found.worse, equal=found.equal, worse=found.better,
+        positive=1 - found.positive, low=-found.high, high=-found.low, datasets=found.datasets,
+    )  # fmt: skip
+
+
+def collect(results: Mapping[str, BenchResults], metric: str = "map@r") -> Suite:
+    """The suite of the benches' results so far, by the mean of `metric`, networks scored one by one."""
+    datasets = tuple(one_dataset(name, each, metric) for name, each in results.items())
+    return assemble(
+        datasets, metric, tuple(f"{name}: {line}" for name, each in results.items() for line in each.missing)
+    )
+
+
+def assemble(datasets: Sequence[OneDataset], metric: str, missing: tuple[str, ...] = ()) -> Suite:
+    """The suite of these datasets: methods that all have, their ranks, and every pair of them on a new dataset."""
+    shared = [label for label in datasets[0].seeds if all(label in each.seeds for each in datasets)]
+    if not shared:
+        raise RunError("no method has two finished seeds on every dataset yet; resume the suite.")
+    scores = np.array([[each.means[label] for label in shared] for each in datasets])  # (J, K)
+    critical = critical_difference(scores) if len(datasets) > 1 and len(shared) > 1 else None
+    places = critical.ranks if critical else tuple(float(1 + (scores[0] > s).sum()) for s in scores[0])
+    ranks = dict(zip(shared, places, strict=True))
+    order = tuple(sorted(shared, key=lambda label: (ranks[label], label)))
+    if critical:
+        critical = critical_difference(scores[:, [shared.index(label) for label in order]])
+    pairs = []
+    if len(datasets) >= FEWEST_DATASETS:
+        for a, b in combinations(order, 2):
+            gaps, errors = zip(*(each.difference(a, b) for each in datasets), strict=True)
+            found = new_dataset(gaps, errors)
+            pairs.append(Pair(a, b, found) if found.mean >= 0 else Pair(b, a, reversed_sides(found)))
+    return Suite(metric, tuple(datasets), order, ranks, critical, tuple(pairs), missing)
+
+
+def one_dataset(name: str, results: BenchResults, metric: str) -> OneDataset:
+    """What a bench says at the levels of seeds and of classes."""
+    board = standings(results, "separated", metric)
+    means = {one.label: one.scores[metric].mean for one in board.standings}
+    table = {method.label: seed_scores(method.seeds, metric, board.part) for method in results.methods}
+    select_by = str(results.protocol.get("select_by", "map@r"))
+    classes, shares = _class_tables(results, board, metric)
+    return OneDataset(
+        name=name,
+        board=board,
+        means=means,
+        spread=spread_of_methods(list(means.values())) if means else 1.0,
+        seeds={label: np.array([table[label][seed] for seed in board.compared_seeds]) for label in board.compared},
+        classes=classes,
+        shares=shares,
+        verdicts=class_verdicts(classes, shares) if len(classes) > 1 else None,
+        efforts={method.label: effort(method, select_by) for method in results.methods},
+    )
+
+
+def _class_tables(results: BenchResults, board: Board, metric: str) -> tuple[dict[str, Floats], Floats]:
+    """Scores of each class by method, of the compared methods over the compared seeds; none where they are unknown."""
+    nothing: dict[str, Floats] = {}
+    if results.query_classes is None or len(np.unique(results.query_classes)) < FEWEST_CLASSES:
+        return nothing, np.zeros(0)
+    methods = {method.label: method for method in results.methods}
+    tables, shares = nothing, np.zeros(0)
+    for label in board.compared:
+        numbers = list(seed_scores(methods[label].seeds, metric, board.part))
+        try:
+            queries = results.queries(label, metric, board.part)
+        except RunError:  # not stored, or not defined for one query
+            return {}, np.zeros(0)
+        rows = [numbers.index(seed) for seed in board.compared_seeds]
+        tables[label], shares = by_class(queries[rows], results.query_classes)
+    return tables, shares
+
+
+def agreement(suite: Suite) -> dict[tuple[str, str], float | None]:
+    """Kendall's tau between the orders of the methods on every two datasets."""
+    found = {}
+    for one, other in combinations(suite.datasets, 2):
+        scores = [[each.means[label] for label in suite.methods] for each in (one, other)]
+        found[one.name, other.name] = kendall_tau(*scores)
+    return found
