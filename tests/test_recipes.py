@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.models import build_model
 from nearfield.recipes import RECIPES, config_values, facts, recipe
+from nearfield.training.build import build_sampler
 from nearfield.training.loop import train
 from nearfield.training.optimizers import build_optimizer
 from nearfield.training.run_folder import RunFolder
@@ -54,7 +56,15 @@ CONSTANT = ("constant", None, None)
 ROWS = {
     "fastap_resnet18_sop": Row(
         "timm:resnet18", 512, 256, "adam", (1e-5, 1e-4, None), 0, 50 * 330, CONSTANT, False,
-        {"sampler.name": "fastap_hard", "data.augment": "fastap", "method.params.bins": 10},
+        {"sampler.name": "fastap_hard", "sampler.repeats": 5, "data.augment": "fastap", "method.params.bins": 10},
+    ),
+    "fastap_resnet18_inshop": Row(
+        "timm:resnet18", 512, 256, "adam", (1e-5, 1e-4, None), 0, 50 * 506, CONSTANT, False,
+        {"sampler.name": "fastap_hard", "sampler.repeats": 2, "data.name": "inshop"},
+    ),
+    "fastap_resnet18_vehicleid": Row(
+        "timm:resnet18", 512, 256, "adam", (1e-5, 1e-4, None), 0, 50 * 443, CONSTANT, False,
+        {"sampler.name": "fastap_hard", "sampler.unlabelled": "unlabelled", "data.name": "vehicleid"},
     ),
     "fastap_resnet50_sop": Row(
         "timm:resnet50", 512, 96, "adam", (1e-5, 1e-4, None), 0, 50 * 330, CONSTANT, False,
@@ -181,6 +191,40 @@ def test_pretrained_weights_are_asked_for_and_their_absence_is_said(name: str) -
             build_model(model, 0)
 
 
+def class_sizes(rng: np.random.Generator, images: int, classes: int) -> np.ndarray:
+    """Sizes of classes, two images or more each, that add up."""
+    return 2 + np.bincount(rng.integers(0, classes, images - 2 * classes), minlength=classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "categories", "batches"),
+    [
+        ("fastap_resnet18_sop", 12, (330, 330)),
+        ("fastap_resnet50_sop", 12, (330, 330)),
+        ("fastap_resnet18_inshop", 23, (506, 506)),
+        ("fastap_resnet18_vehicleid", 251, (443, 443 + 250)),  # a last batch of every model is filled up
+    ],
+)
+def test_epochs_of_fastap_have_the_papers_batches(name: str, categories: int, batches: tuple[int, int]) -> None:
+    """With as many images, classes and categories as the official training lists have."""
+    config, rng = recipe(name), np.random.default_rng(0)
+    images, classes = KINDS[config.data.name].expected.parts["train"]
+    sizes = class_sizes(rng, images, classes)
+    assert sizes.sum() == images
+    of_class = np.arange(classes) % categories
+    names = [f"model {number}" for number in range(categories)]
+    if config.sampler.unlabelled is not None:  # about half of the images have a model
+        names[-1] = config.sampler.unlabelled
+        of_class = np.where(np.arange(classes) % 2 == 0, np.arange(classes) // 2 % 250, 250)
+    labels = np.repeat(np.arange(classes), sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", samplers.SamplerWarning)
+        sampler = build_sampler(config, torch.from_numpy(labels), torch.from_numpy(of_class[labels]), names)
+    assert batches[0] <= len(sampler) <= batches[1]
+    assert config.steps == 50 * batches[0]
+    assert config.eval_every == batches[0]
+
+
 def test_an_epoch_is_the_whole_batches_of_the_official_training_part() -> None:
     for data, images in facts.TRAIN_IMAGES.items():
         assert images == KINDS[data].expected.parts["train"][0]
@@ -236,7 +280,9 @@ def test_a_tiny_copy_trains(name: str, glyphs: Dataset, tmp_path: Path) -> None:
         update={
             "data": DataConfig(name="glyphs", folds=config.data.folds),
             "model": config.model.model_copy(update=network),
-            "sampler": config.sampler.model_copy(update={"batch_size": 24, "per_class": per_class}),
+            "sampler": config.sampler.model_copy(
+                update={"batch_size": 24, "per_class": per_class, "unlabelled": config.sampler.unlabelled and "circle"}
+            ),
             "optimizer": config.optimizer.model_copy(update={"frozen_steps": min(1, config.optimizer.frozen_steps)}),
             "chunk": config.chunk and 8,
             "steps": 2,

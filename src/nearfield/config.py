@@ -210,6 +210,10 @@ class MethodConfig(Config):
     params: dict[str, Parameter] = {}
 
 
+TestMetric = Literal["recall", "precision", "r_precision", "map_at_r", "map", "mrr", "nmi", "ami", "f1"]
+COMPARED_BY = ("recall", "r_precision", "map_at_r")  # what every test measures
+
+
 class RunConfig(Config):
     """One training run: everything that its result depends on, except the content of the data."""
 
@@ -232,9 +236,18 @@ class RunConfig(Config):
     distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
     ks: Annotated[tuple[Count, ...] | None, LATER] = None  # of recall@K; None: those of the data's papers
     shard_proxies: Annotated[bool, LATER] = False  # under torchrun, split the loss's proxies over the processes
+    metrics: Annotated[tuple[TestMetric, ...] | None, LATER] = (
+        None  # of the test; None: recall, r_precision, map_at_r, nmi
+    )
     member: NotNegative | None = None  # train only this member of an ensemble; None: all, concatenated
     seed: NotNegative = 0
     threads: Count = 1
+
+    @model_validator(mode="after")
+    def _measures_what_is_compared(self) -> RunConfig:
+        if self.metrics is not None and not {*COMPARED_BY} <= {*self.metrics}:
+            raise ValueError(f"metrics must include {', '.join(COMPARED_BY)}; got {', '.join(self.metrics) or 'none'}")
+        return self
 
 
 class BenchConfig(Config):

@@ -68,6 +68,8 @@ def page(reproduced: Reproduced, figure: str | None = None) -> str:
     if figure is not None:
         parts.append(f"![{table.title}]({figure})")
     parts.append(cells_markdown(reproduced))
+    if table.quoted:
+        parts.append("Rows in italics are other work's numbers, which the paper quotes.")
     if orders := order_lines(reproduced):
         parts.append("\n".join(f"- {line}" for line in orders))
     if table.notes:
@@ -80,17 +82,28 @@ def page(reproduced: Reproduced, figure: str | None = None) -> str:
 
 
 def cells_markdown(reproduced: Reproduced) -> str:
-    """Every cell: ours, and the paper's below the same heading."""
+    """Every cell: ours, and the paper's below the same heading; then the rows that the paper quotes."""
     table = reproduced.table
-    measured = [m for m in table.columns if any(m in e.published or reproduced.interval(e, m) for e in table.entries)]
-    printed = [m for m in measured if any(m in entry.published for entry in table.entries)]
+    rows_of = [entry.published for entry in table.entries] + list(table.quoted.values())
+    printed = [m for m in table.columns if any(m in row for row in rows_of)]
+    measured = [m for m in table.columns if any(reproduced.interval(entry, m) for entry in table.entries)]
     head = ["", *(f"{_title(m)}, ours" for m in measured), *(f"{_title(m)}, paper" for m in printed)]
     rows = []
     for entry in table.entries:
         ours = [percent(found) if (found := reproduced.interval(entry, m)) else "–" for m in measured]
-        theirs = [f"{entry.published[m]:g}" if m in entry.published else "–" for m in printed]
+        theirs = [_printed(entry.published, m) + _interval(entry.intervals, m) for m in printed]
         rows.append([entry.label, *ours, *theirs])
+    for label, quoted in table.quoted.items():
+        rows.append([f"*{label}*", *("–" for _ in measured), *(_printed(quoted, m) for m in printed)])
     return markdown_table(head, rows, left=1)
+
+
+def _printed(row: Mapping[str, float], metric: str) -> str:
+    return f"{row[metric]:g}" if metric in row else "–"
+
+
+def _interval(row: Mapping[str, float], metric: str) -> str:
+    return f" ± {row[metric]:g}" if metric in row else ""
 
 
 def _title(metric: str) -> str:
@@ -134,7 +147,8 @@ def as_json(reproduced: Reproduced) -> dict[str, Any]:
     def cell(entry: Entry, metric: str) -> dict[str, float | None]:
         found = reproduced.interval(entry, metric)
         ours = (None, None) if found is None else (found.mean, found.half_width)
-        return {"mean": ours[0], "half_width": ours[1], "published": entry.published.get(metric)}
+        theirs = {"published": entry.published.get(metric), "published_interval": entry.intervals.get(metric)}
+        return {"mean": ours[0], "half_width": ours[1], **theirs}
 
     table = reproduced.table
     return {
@@ -142,6 +156,7 @@ def as_json(reproduced: Reproduced) -> dict[str, Any]:
         "paper": table.paper,
         "small": reproduced.small,
         "rows": {entry.label: {metric: cell(entry, metric) for metric in table.columns} for entry in table.entries},
+        "quoted": {label: dict(row) for label, row in table.quoted.items()},
         "missing": list(reproduced.missing),
     }
 

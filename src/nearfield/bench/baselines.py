@@ -5,6 +5,8 @@ Axes: N images, F features, D embedding dims.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -35,20 +37,22 @@ def baselines(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
     images = pixels(dataset) if run.data.augment is None else None
     if images is None or np.prod(images.shape[1:]) > LARGEST:
         return scores
+    wanted: dict[str, Any] = {"metrics": run.metrics, "ks": run.ks}
     raw = torch.from_numpy(np.asarray(images[rows])).flatten(1).float()
-    scores["raw features" if dataset.are_features else "raw pixels"] = score_test(dataset, raw, ks=run.ks)[0]
+    scores["raw features" if dataset.are_features else "raw pixels"] = score_test(dataset, raw, **wanted)[0]
     if dataset.are_features and run.model.dim < raw.shape[1]:
         train = torch.from_numpy(np.asarray(images[dataset.train_rows()])).float()  # (N, F)
         mean = train.mean(0)
         axes = torch.linalg.eigh((train - mean).T @ (train - mean))[1][:, -run.model.dim :]  # (F, D)
-        scores["PCA"] = score_test(dataset, (raw - mean) @ axes, ks=run.ks)[0]
+        scores["PCA"] = score_test(dataset, (raw - mean) @ axes, **wanted)[0]
     return scores
 
 
 def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
     supply = Supply(dataset, run.data)
     model = build_model(run.model, run.seed, supply.features)
-    return score_test(dataset, embed(model, supply.rows(supply.parts.test)), run.distance, ks=run.ks)[0]
+    embeddings = embed(model, supply.rows(supply.parts.test))
+    return score_test(dataset, embeddings, run.distance, metrics=run.metrics, ks=run.ks)[0]
 
 
 def unequal(run: RunConfig, classes: int) -> list[str]:

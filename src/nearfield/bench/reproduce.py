@@ -1,4 +1,7 @@
-"""What the papers' tables need, and how long they would take here; each entry is a bench, run as an ablation's are."""
+"""What the papers' tables need, whether they could start, and how long they would take here.
+
+Each entry is a bench, run as an ablation's are.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,23 @@ from typing import NamedTuple
 import torch
 
 from nearfield import data
+from nearfield.bench.fit import check_batch
+from nearfield.bench.job import bench_data
 from nearfield.bench.protocols import protocol
-from nearfield.config import ModelConfig, RunConfig
+from nearfield.config import DataConfig, ModelConfig, RunConfig
+from nearfield.data import Dataset
 from nearfield.data.augment import AUGMENTATIONS
 from nearfield.data.official import KINDS
+from nearfield.errors import InputError
 from nearfield.models import build_model
 from nearfield.recipes.tables import Entry, Table
+from nearfield.training.batches import split
+from nearfield.training.build import build_loss, check_method
 
 IMAGES = 4  # that are timed at once
+TIMES = 3  # that a light network is timed; the best counts
+CLASSES = 100  # for which a loss is built where the data are not here
+FEATURES = "cub_lite0"  # the data of the small recipe cub_lite0_features
 SIDE = 28  # pixels of images that are not augmented: those of the built-in data
 
 
@@ -42,7 +54,43 @@ def needs(table: Table) -> list[Need]:
 def _get_data(name: str) -> str:
     if name in KINDS:
         return f"get it from {KINDS[name].address} and run `nearfield data add {name} PATH`"
+    if name == FEATURES:
+        embed = "nearfield embed efficientnet_lite0 cub --part all --size 224 -o cub_lite0.npz"
+        return f"with CUB-200-2011 added as cub, run `{embed}` and `nearfield data add {name} cub_lite0.npz`"
     return f"see `nearfield data list`; `nearfield data add {name} PATH`"
+
+
+def checked(table: Table) -> dict[str, str]:
+    """By label: what of each entry was built or checked without training anything; InputError names what cannot work.
+
+    Always the configuration, the protocol, the network (with random weights) and the loss; where the data are here,
+    also their kind of test part and the batches that every fold can draw.
+    """
+    opened: dict[DataConfig, Dataset] = {}
+    known, found, problems = data.names(), {}, []
+    for entry in table.entries:
+        run = entry.run
+        try:
+            if run.data.name in known and run.data not in opened:
+                opened[run.data] = bench_data(run.data)
+            found[entry.label] = _check(entry, opened.get(run.data))
+        except InputError as error:
+            problems.append(f"{entry.label}: {error}")
+    if problems:
+        raise InputError(f"{table.name} cannot run:\n  " + "\n  ".join(problems))
+    return found
+
+
+def _check(entry: Entry, dataset: Dataset | None) -> str:
+    run, rules = entry.run, protocol(entry.bench.protocol)
+    check_method(run)
+    classes = CLASSES
+    if dataset is not None:
+        rules.check(dataset)
+        check_batch(entry.bench, rules, dataset)
+        classes = split(dataset, rules.runs(run)[0].data).fit_classes
+    build_loss(run, classes, tried_network(run.model, _side(run), run.threads).features)
+    return "network, loss" + (", data, batches" if dataset is not None else "")
 
 
 def networks(entry: Entry) -> int:
@@ -57,7 +105,7 @@ def training_seconds(entry: Entry, jobs: int) -> float:
     Reading, augmenting and scoring images is not in it.
     """
     run = entry.run
-    per_image = image_seconds(run.model, _side(run), run.threads)
+    per_image = tried_network(run.model, _side(run), run.threads).seconds
     return per_image * run.sampler.batch_size * run.steps * networks(entry) / max(1, jobs)
 
 
@@ -65,9 +113,16 @@ def _side(run: RunConfig) -> int:
     return SIDE if run.data.augment is None else AUGMENTATIONS[run.data.augment].side
 
 
-@lru_cache(maxsize=32)
-def image_seconds(model: ModelConfig, side: int, threads: int) -> float:
-    """Seconds of a forward and a backward pass for one image; random weights take as long as pretrained ones."""
+class Tried(NamedTuple):
+    """What is known of a network once it was built and run on a few images."""
+
+    features: int  # that its head, or a loss that has the head, takes
+    seconds: float  # of a forward and a backward pass, for one image
+
+
+@lru_cache(maxsize=64)
+def tried_network(model: ModelConfig, side: int, threads: int) -> Tried:
+    """Build a network and time it; random weights take as long as pretrained ones."""
     torch.set_num_threads(threads)
     bare = model.model_copy(update={"weights": None, "init": "default"})
     features = torch.randn(64, 1280) if model.backbone == "features" else None
@@ -78,8 +133,8 @@ def image_seconds(model: ModelConfig, side: int, threads: int) -> float:
         size, batch = IMAGES, torch.randint(0, 255, (IMAGES, side, side, 3), dtype=torch.uint8)
     net = build_model(bare, 0, features)
     best = float("inf")
-    for _ in range(3):
+    for _ in range(TIMES if size > IMAGES else 1):
         begun = time.perf_counter()
         net(batch).square().sum().backward()
         best = min(best, time.perf_counter() - begun)
-    return best / size
+    return Tried(net.num_features, best / size)

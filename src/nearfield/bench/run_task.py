@@ -60,7 +60,9 @@ def run_task(
     outcome["concatenated"] = None
     if protocol.concatenate and len(runs) > 1:
         joined = joined_embeddings(folder, len(runs))
-        outcome["concatenated"], scores = score_test(dataset, joined, distance=task.run.distance, ks=task.run.ks)
+        outcome["concatenated"], scores = score_test(
+            dataset, joined, distance=task.run.distance, metrics=task.run.metrics, ks=task.run.ks
+        )
         queries |= {("concatenated", metric): values for metric, values in scores.items()}
     return outcome, queries
 

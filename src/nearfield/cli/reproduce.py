@@ -41,7 +41,8 @@ def add_parser(commands: Commands) -> None:
     add_cluster(parser)
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="folder to write")
     add_set(parser, "run.model.weights=weights/resnet18.pth")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
+    dry = "check configurations, data and networks, print the plan and the estimated time, train nothing"
+    parser.add_argument("--dry-run", action="store_true", help=dry)
     add_json(parser, "all numbers")
 
 
@@ -58,7 +59,7 @@ def reproduce(arguments: argparse.Namespace) -> None:
         return
     jobs = arguments.jobs or os.cpu_count() or 1
     if arguments.dry_run:
-        _say_plans(chosen, jobs, arguments.json)
+        _say_plans(chosen, jobs, arguments.json, arguments.small)
         return
     made = [_run(each, arguments, jobs) for each in chosen]
     if arguments.json:
@@ -106,11 +107,12 @@ def _say_list(tables: list[Table], as_json: bool) -> None:
     show.say("`nearfield reproduce NAME --small` runs a table on data and networks for a laptop.")
 
 
-def _say_plans(tables: list[Table], jobs: int, as_json: bool) -> None:
-    from nearfield.bench.reproduce import needs, networks, training_seconds
+def _say_plans(tables: list[Table], jobs: int, as_json: bool, small: bool) -> None:
+    from nearfield.bench.reproduce import checked, needs, networks, training_seconds
 
     plans = []
     for table in tables:
+        ready = checked(table)
         rows = [
             {
                 "label": entry.label,
@@ -120,25 +122,33 @@ def _say_plans(tables: list[Table], jobs: int, as_json: bool) -> None:
                 "batch": entry.run.sampler.batch_size,
                 "steps": entry.run.steps,
                 "networks": networks(entry),
+                "protocol": entry.bench.protocol,
+                "checked": ready[entry.label],
                 "seconds": round(training_seconds(entry, jobs)),
             }
             for entry in table.entries
         ]
-        plans.append({"name": table.name, "rows": rows, "needs": [need._asdict() for need in needs(table)]})
+        scaled = {"scaled_down": table.scaling.words} if small else {}
+        lacking = [need._asdict() for need in needs(table)]
+        plans.append({"name": table.name, "rows": rows, "needs": lacking, **scaled})
     if as_json:
         show.say_json(plans)
         return
     for table, plan in zip(tables, plans, strict=True):
-        _say_plan(table, plan, jobs)
+        _say_plan(table, plan, jobs, small)
 
 
-def _say_plan(table: Table, plan: dict[str, Any], jobs: int) -> None:
+def _say_plan(table: Table, plan: dict[str, Any], jobs: int, small: bool) -> None:
     keys = ("data", "network", "dims", "batch", "steps", "networks")
     rows = [(row["label"], *(str(row[key]) for key in keys), duration(row["seconds"])) for row in plan["rows"]]
     show.say(f"{table.name}: {table.paper}, {table.where}. {table.title}.", show.table(("", *keys, "training"), rows))
     total = duration(sum(row["seconds"] for row in plan["rows"]))
     about = f"About {total} of training with {show.count(jobs, 'job')}"
     show.say(f"{about}, measured on random images; reading and scoring come on top.")
+    words = "; ".join(dict.fromkeys(row["checked"] for row in plan["rows"]))
+    show.say(f"Built or checked without training: {words}.")
+    if small:
+        show.say(f"Scaled down: {table.scaling.words}")
     show.say(*(f"Missing: {need['name']}; {need['remedy']}." for need in plan["needs"] if not need["here"]))
 
 

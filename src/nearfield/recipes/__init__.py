@@ -25,6 +25,8 @@ RECIPES: dict[str, Callable[[], RunConfig]] = {
         pairs.fastap_resnet50_sop,
         pairs.fastap_resnet50_sop_256,
         pairs.fastap_googlenet_sop,
+        pairs.fastap_resnet18_inshop,
+        pairs.fastap_resnet18_vehicleid,
         pairs.ms_bninception_cub,
         pairs.ms_bninception_cub_paper,
         pairs.ms_bninception_sop,

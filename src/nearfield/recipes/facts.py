@@ -14,7 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-TRAIN_IMAGES = {"cub": 5_864, "sop": 59_551}  # in the official training parts
+TRAIN_IMAGES = {  # in the official training parts
+    "cub": 5_864,
+    "cars196": 8_054,
+    "sop": 59_551,
+    "inshop": 25_882,
+    "vehicleid": 113_346,
+    "imagenet": 1_281_167,
+}
 
 BN_INCEPTION = "bn_inception-52deb4733.pth"
 GOOGLENET = "bvlc_googlenet-1f25f8c8778a8802.pth"

@@ -110,7 +110,8 @@ def score_on_test(
 ) -> tuple[Tensor, dict[str, float], dict[str, NDArray[np.float32]]]:
     """Embeddings (N, D) of the test images, their scores under the dataset's protocol, and the scores per query."""
     embeddings = _embed(run, model, supply, supply.parts.test).cpu()
-    return embeddings, *score_test(run.dataset, embeddings, run.config.distance, metrics=metrics, ks=run.ks)
+    wanted = metrics or run.config.metrics
+    return embeddings, *score_test(run.dataset, embeddings, run.config.distance, metrics=wanted, ks=run.ks)
 
 
 def finish(

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nearfield import losses, recipes
-from nearfield.config import BenchConfig, MethodConfig, OptimizerConfig, RunConfig
+from nearfield import recipes
+from nearfield.config import BenchConfig, RunConfig
 
 PROTOCOLS = {"inshop": "query-gallery", "vehicleid": "vehicleid", "imagenet": "closed-set"}  # else classic
 DIMS = {64: 16, 128: 32, 144: 36, 256: 64, 512: 128, 1024: 256}  # embedding sizes of the papers: a quarter
@@ -25,6 +25,7 @@ class Entry:
     label: str
     bench: BenchConfig  # of one method
     published: Mapping[str, float] = field(default_factory=dict)  # metric -> percent; none for points of a plot
+    intervals: Mapping[str, float] = field(default_factory=dict)  # metric -> published ±
 
     @property
     def run(self) -> RunConfig:
@@ -44,8 +45,8 @@ class Scaling:
     most: int = 256  # images of a batch, at most
     network: bool = True  # whether embedding sizes and widths follow the paper's in proportion; False: as the recipe
 
-    def entry(self, given: Entry) -> Entry:
-        """The entry, scaled down."""
+    def entry(self, given: Entry, ks: tuple[int, ...]) -> Entry:
+        """The entry, scaled down, scored at these K."""
         base, run = recipes.recipe(self.recipe), given.run
         model = base.model
         if self.network and model.backbone == "conv":
@@ -56,7 +57,7 @@ class Scaling:
         own = {"batch_size": _fitting(run, self.most), "unlabelled": None, "repeats": None}  # of the paper's categories
         sampler = run.sampler.model_copy(update=own)
         changes: dict[str, Any] = {"method": run.method, "model": model, "sampler": sampler, "distance": run.distance}
-        changes |= {"steps": self.steps, "eval_every": max(1, self.steps // 5), "ks": None, "chunk": None}
+        changes |= {"steps": self.steps, "eval_every": max(1, self.steps // 5), "ks": ks, "metrics": run.metrics}
         shape = {"run": base.model_copy(update=changes), "seeds": tuple(range(self.seeds)), "trials": self.trials}
         protocol = "reality-check" if given.bench.protocol == "reality-check" else "classic"
         return replace(given, bench=given.bench.model_copy(update={**shape, "protocol": protocol}))
@@ -82,17 +83,21 @@ class Table:
     scaling: Scaling
     axis: str = ""  # of a figure: what its points differ in; "step" for learning curves
     notes: tuple[str, ...] = ()  # what differs from the paper, or is wrong in it
+    quoted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # rows that the paper took from others
 
     def small(self) -> Table:
         """The same experiment for a laptop, with the published numbers beside it.
 
-        Of entries that are then alike, such as those of several datasets, the first stays.
+        Of entries that are then alike, such as those of several datasets, the first stays. Columns of a part of the
+        test data get one of all of it beside them.
         """
+        ks = tuple(sorted({int(name.rpartition("@")[2]) for name in self.columns if name[-1].isdigit()}))
         unique: dict[str, Entry] = {}
         for given in self.entries:
-            scaled = self.scaling.entry(given)
+            scaled = self.scaling.entry(given, ks)
             unique.setdefault(scaled.bench.digest(), scaled)
-        return replace(self, entries=tuple(unique.values()))
+        whole = recalls(*ks) if any("/loo/" in name for name in self.columns) else ()
+        return replace(self, entries=tuple(unique.values()), columns=tuple(dict.fromkeys(self.columns + whole)))
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -106,17 +111,31 @@ class Table:
         return tuple(dict.fromkeys(weights for weights in found if weights is not None))
 
 
-def entry(label: str, run: RunConfig, published: Mapping[str, float] | None = None, **bench: Any) -> Entry:
-    """An entry by its run; protocol by its data, three seeds and no search unless given."""
-    protocol = PROTOCOLS.get(run.data.name, "classic")
-    given = {"protocol": protocol, "seeds": (0, 1, 2), **bench}
-    return Entry(label, BenchConfig(methods=(run.method,), run=run, **given), published or {})
+def entry(label: str, run: RunConfig, metrics: tuple[str, ...] = (), row: str = "", **bench: Any) -> Entry:
+    """An entry by its run and its published row; protocol by its data, three seeds and no search unless given."""
+    given = {"protocol": protocol_of(run.data.name), "seeds": (0, 1, 2), **bench}
+    shaped = BenchConfig(methods=(run.method,), run=run, **given)
+    return Entry(label, shaped, scores(metrics, row), scores(metrics, row, interval=True))
 
 
-def scores(metrics: tuple[str, ...], text: str) -> dict[str, float]:
-    """Published numbers, separated by spaces, by metric; "-" where the paper prints none."""
-    numbers = text.split()
-    return {m: float(number) for m, number in zip(metrics, numbers, strict=True) if number != "-"}
+def protocol_of(data: str) -> str:
+    """The protocol of a dataset: classic, unless its test part is of another kind."""
+    return PROTOCOLS.get(data, "classic")
+
+
+def scores(metrics: tuple[str, ...], row: str, interval: bool = False) -> dict[str, float]:
+    """The numbers of a printed row by metric, or their intervals; "-" where the paper prints none, "67.2±.5" with one.
+
+    An empty row has no numbers at all.
+    """
+    cells = [cell.partition("±")[2 if interval else 0] for cell in row.split()]
+    pairs = zip(metrics, cells, strict=True) if cells else ()
+    return {metric: float(cell) for metric, cell in pairs if cell not in ("-", "")}
+
+
+def quoted(metrics: tuple[str, ...], rows: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Rows of other work that the paper prints beside its own."""
+    return {label: scores(metrics, row) for label, row in rows.items()}
 
 
 def recalls(*ks: int) -> tuple[str, ...]:
@@ -133,14 +152,3 @@ def change(run: RunConfig, **dotted: Any) -> RunConfig:
         else:
             run = run.model_copy(update={table: getattr(run, table).model_copy(update={name: value})})
     return RunConfig.model_validate(run.model_dump())
-
-
-def as_published(run: RunConfig, name: str, preset: str | None = None, **params: Any) -> RunConfig:
-    """The run with a method's published optimiser and one of its presets; what the publication leaves open stays."""
-    method = losses.method(name)
-    given = dict(method.presets[preset]) if preset is not None else {}
-    changes: dict[str, Any] = {"method": MethodConfig(name=name, params={**given, **params})}
-    if method.recipe is not None:
-        shared = {key: getattr(run.optimizer, key) for key in ("schedule", "decay_every", "decay", "warmup_steps")}
-        changes["optimizer"] = OptimizerConfig(**{**method.recipe.model_dump(), **shared})
-    return run.model_copy(update=changes)
