@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nearfield.errors import require_one_of
 from nearfield.metrics.checks import whole_number
+from nearfield.metrics.mutual_information import normalized_mutual_information
 from nearfield.metrics.ranking.vectors import VectorSet
 
 Average = Literal["arithmetic", "geometric"]
@@ -53,14 +54,14 @@ def clustering_scores(
     items: VectorSet, codes: torch.Tensor, names: Sequence[str], settings: KMeans
 ) -> dict[str, float]:
     """Cluster the vectors into as many clusters as there are classes and compare; `codes` are labels 0..C-1."""
-    from sklearn import metrics as sk
-
     truth = codes.cpu().numpy()
     found = kmeans(items, len(np.unique(truth)), settings)
     scores = {}
     if "nmi" in names:
-        scores["nmi"] = float(sk.normalized_mutual_info_score(truth, found, average_method=settings.average))
+        scores["nmi"] = normalized_mutual_information(truth, found, settings.average)
     if "ami" in names:
+        from sklearn import metrics as sk  # a second to import
+
         scores["ami"] = float(sk.adjusted_mutual_info_score(truth, found, average_method=settings.average))
     if "f1" in names:
         scores["f1"] = pairwise_f1(truth, found)

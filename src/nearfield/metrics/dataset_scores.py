@@ -20,8 +20,8 @@ from torch import Tensor
 
 from nearfield.data.dataset import Dataset, Integers
 from nearfield.errors import InputError
-from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.checks import Distance
+from nearfield.metrics.remembered import remembered_metrics
 from nearfield.metrics.settings import DEFAULT_METRICS, RETRIEVAL
 
 SIZES = {"test_800": "small", "test_1600": "medium", "test_2400": "large"}  # the names of VehicleID's lists in papers
@@ -89,8 +89,7 @@ def _score_lists(
 
 
 def _score(embeddings: Tensor | NDArray[Any], labels: Integers, options: dict[str, Any]) -> DatasetScores:
-    scores, queries = retrieval_metrics(embeddings, labels, per_query=True, **options)
-    return scores, {name: values.cpu().numpy() for name, values in queries.scores.items()}
+    return remembered_metrics(embeddings, labels, **options)
 
 
 def _places(name: str, listed: Integers, rows: Integers) -> Integers:

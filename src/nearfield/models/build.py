@@ -98,7 +98,7 @@ def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pre
     return load_weights(backbone.net, path, lite0_names if config.weights is None else rename)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _pca(features: Tensor, dim: int, normed: bool) -> tuple[Tensor, Tensor]:
     """Principal components of the tensor `features`, computed once per process."""
     x = features.float()

@@ -18,8 +18,8 @@ from nearfield.config import RunConfig
 from nearfield.data import Dataset
 from nearfield.data.input_spec import input_of
 from nearfield.errors import InputError, RunError
-from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.dataset_scores import score_test
+from nearfield.metrics.remembered import remembered_metrics
 from nearfield.models import EmbeddingModel, embed
 from nearfield.models.build import weights_file
 from nearfield.models.pretrained import sha256_of
@@ -102,7 +102,7 @@ def validate(run: Run, model: nn.Module, supply: Supply) -> dict[str, float]:
     """Retrieval scores on the validation classes, each image a query against all others."""
     part = supply.parts.val
     embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
-    return retrieval_metrics(embeddings, labels, run.ks, metrics=METRICS, distance=run.config.distance)
+    return remembered_metrics(embeddings, labels, METRICS, ks=run.ks, distance=run.config.distance)[0]
 
 
 def score_on_test(
