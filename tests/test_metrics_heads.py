@@ -97,6 +97,22 @@ def test_all_items_equal_fit_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["r_precision"] == pytest.approx(34 / 319, abs=1e-9)  # a class has 35 items, R = 34
 
 
+def test_precision_reaches_beyond_the_number_of_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R is 34: the ranks of all matches matter up to 60, though that of the best matters however deep it is."""
+    points, labels = points_of("random")
+    seen = Counts(monkeypatch)
+    found = retrieval_metrics(points, labels, (1, 60), metrics=("precision", "mrr"))
+    codes = torch.from_numpy(labels)
+    task = RankingTask(*[None] * 2, codes, codes, None, rest_exact=False, rest_depth=60)  # type: ignore[arg-type]
+    assert heads.plan_heads(task, torch.tensor([34, 70])).places.tolist() == [60, 70]
+    scores = reference.score_matrix(points, points, "cosine")
+    np.fill_diagonal(scores, -np.inf)
+    nearest = np.argsort(-scores, axis=1)[:, :60]
+    hits = (labels[nearest] == labels[:, None]).mean(axis=1)[labels < 8]
+    assert seen.heads == 280
+    assert found["precision@60"] == pytest.approx(hits.mean(), abs=1e-9)
+
+
 def test_a_gallery_of_its_own_and_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     (points, labels), (gallery, gallery_labels) = points_of("random", 240), points_of("random", 400)
     seen = Counts(monkeypatch)

@@ -52,7 +52,7 @@ def plan_heads(task: RankingTask, relevant: Tensor) -> Plan:
     exceeds P by SURE deviations where s - SURE sqrt(s) = P m/N.
     """
     total = len(task.gallery_labels)
-    first = task.best_depth or 1
+    first = max(task.best_depth or 1, task.rest_depth)
     places = torch.full_like(relevant, first) if task.best_only else relevant.clamp(min=first)
     rate = min(SAMPLE, total) / total
     root = (SURE + (SURE**2 + 4 * rate * places.double()).sqrt()) / 2
