@@ -18,7 +18,6 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import stdtr
 
 from nearfield.analysis.levels import (
@@ -63,6 +62,8 @@ class Simulated:
 
 def reliability(said: Sequence[Said], edges: Sequence[float] = EDGES) -> list[Bin]:
     """Statements by probability: said and held; empty bins are left out."""
+    from scipy import stats
+
     found = []
     for low, high in zip(edges, edges[1:], strict=False):
         inside = [(p, yes) for p, yes in said if low <= p < high or (p == high == edges[-1])]

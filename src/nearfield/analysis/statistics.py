@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from scipy.special import stdtr, stdtrit
+from scipy.special import chdtrc, ndtr, stdtr, stdtrit  # scipy.stats takes a second to import
 
 from nearfield.errors import InputError
 
@@ -194,9 +193,9 @@ def critical_difference(scores: ArrayLike, level: float = 0.95) -> CriticalDiffe
     n, k = values.shape
     if k < 2:
         raise InputError(f"scores must have a column for each of at least two methods; got {k}.")
-    ranks = stats.rankdata(-values, axis=1)  # (N, K)
+    ranks = _ranks(values)  # (N, K)
     average = ranks.mean(axis=0)
-    difference = float(stats.studentized_range.ppf(_checked(level), k, np.inf)) * sqrt(k * (k + 1) / (12 * n))
+    difference = _studentized_range(_checked(level), k) * sqrt(k * (k + 1) / (12 * n))
     order = np.argsort(average, kind="stable").tolist()
     runs = [tuple(j for j in order if 0 <= average[j] - average[i] < difference) for i in order]
     bars = tuple(r for i, r in enumerate(runs) if len(r) > 1 and not any(set(r) <= set(o) for o in runs[:i]))
@@ -208,7 +207,9 @@ def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
     a, b = _finite(order_a, "order_a", (1,)), _finite(order_b, "order_b", (1,))
     if len(a) != len(b):
         raise InputError(f"order_a and order_b must have the same methods; got {len(a)} and {len(b)} values.")
-    return float(stats.kendalltau(a, b).statistic) if np.ptp(a) and np.ptp(b) else None
+    signs = [np.sign(values[:, None] - values)[np.triu_indices(len(values), 1)] for values in (a, b)]  # of all pairs
+    untied = [np.count_nonzero(sign) for sign in signs]
+    return float(signs[0] @ signs[1] / np.sqrt(untied[0]) / np.sqrt(untied[1])) if all(untied) else None
 
 
 def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> RankShift:
@@ -218,7 +219,7 @@ def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> Rank
     names = sorted(honest, key=lambda name: -honest[name])
     before = _finite([honest[name] for name in names], "honest", (1,))
     after = _finite([biased[name] for name in names], "biased", (1,))
-    columns = (tuple(values.tolist()) for values in (stats.rankdata(-before), stats.rankdata(-after), after - before))
+    columns = (tuple(values.tolist()) for values in (_ranks(before), _ranks(after), after - before))
     return RankShift(kendall_tau(before, after), tuple(names), *columns)
 
 
@@ -252,12 +253,30 @@ def _checked(level: float) -> float:
     return level
 
 
+def _ranks(values: Floats) -> Floats:
+    """Ranks along the last axis, the highest value first; equal values share the mean of theirs."""
+    one, other = values[..., :, None], values[..., None, :]
+    return np.asarray(((one < other).sum(-1) + (one <= other).sum(-1) + 1) / 2)
+
+
+def _studentized_range(level: float, k: int) -> float:
+    """q with P(range of k standard normal numbers <= q) = level, P = k ∫ φ(z) (Φ(z) - Φ(z - q))^(k-1) dz."""
+    z = np.linspace(-9.0, 9.0, 1801)
+    density = k * np.exp(-(z**2) / 2) / sqrt(2 * np.pi) * (z[1] - z[0])
+    low, high = 0.0, 18.0
+    for _ in range(60):
+        q = (low + high) / 2
+        inside = float((density * (ndtr(z) - ndtr(z - q)) ** (k - 1)).sum())
+        low, high = (q, high) if inside < level else (low, q)
+    return (low + high) / 2
+
+
 def _friedman(ranks: Floats) -> float:
     """p of Friedman's test on ranks (N, K); scipy's refuses two methods and divides by 0 where all scores tie."""
     n, k = ranks.shape
     between = n * float(((ranks.mean(axis=0) - (k + 1) / 2) ** 2).sum())
     within = float(((ranks - (k + 1) / 2) ** 2).sum()) / (n * (k - 1))  # K (K + 1) / 12 without ties
-    return float(stats.chi2.sf(between / within, k - 1)) if within else 1.0
+    return float(chdtrc(k - 1, between / within)) if within else 1.0
 
 
 def _more_seeds(found: Comparison, alpha: float) -> int | None:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from nearfield.bench.results import BenchResults, Fold, MethodResult, Scores, Trial
 from nearfield.errors import NearfieldError
@@ -94,6 +93,8 @@ def _is_log(name: str, key: str) -> bool:
 
 def importance(trials: Sequence[Trial], key: str) -> float | None:
     """|Spearman's rho| between a parameter and the validation score over complete trials; None if undefined."""
+    from scipy import stats
+
     pairs = [(trial.params.get(key), trial.value) for trial in trials if trial.value is not None]
     numbers = [(float(a), b) for a, b in pairs if isinstance(a, int | float) and not isinstance(a, bool)]
     if len(numbers) < FEWEST:
@@ -106,6 +107,8 @@ def importance(trials: Sequence[Trial], key: str) -> float | None:
 
 def chance_level(n: int) -> float | None:
     """The 95 % quantile of |rho| over n trials if the parameter has no influence (t approximation)."""
+    from scipy import stats
+
     if n < FEWEST:
         return None
     t = float(stats.t.ppf(0.975, n - 2))
