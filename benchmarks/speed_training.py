@@ -6,6 +6,8 @@ Heads: a linear head of 128 dims on frozen features (those of CUB-200-2011 if NE
 ones of the same shape), by `nearfield.train` and by a plain loop over a DataLoader with the loss, miner and
 sampler of pytorch-metric-learning. Chunks: steps of a network on random pictures of 64 px, whole and by `chunk`.
 Several heads: those of four folds, one after the other, and as one batched product with one optimiser.
+Seed tasks: one seed of a method as a bench does it (four folds, all scorings, the result written), beside its training
+steps alone and beside a plain loop that scores as often with the accuracy calculator of pytorch-metric-learning.
 
 What is compared runs in processes of its own that take turns, a few steps each; ratios are of neighbouring turns. With
 one thread, which never waits, time is that of the processor, so that other work on the machine counts less.
@@ -262,7 +264,57 @@ def train_folds(case: dict[str, Any], after_step: Callable[..., None]) -> None:
         after_step()
 
 
-LOOPS = {"ours": train_ours, "plain": train_plainly, "one by one": train_folds, "at once": train_folds}
+def run_seeds(case: dict[str, Any], after_step: Callable[..., None]) -> None:
+    """Seed tasks of the bench on features, one after the other; a step is a task."""
+    from itertools import count
+
+    from nearfield.bench.plan import Task
+    from nearfield.bench.protocols import protocol
+    from nearfield.bench.run_task import run_task
+    from nearfield.config import RunConfig, build_config
+
+    dataset, _ = features()
+    for seed in count():
+        run = build_config(RunConfig, _seed_run(case) | {"seed": seed})
+        task = Task(case["method"], "seed", seed, run, f"seed-{seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            run_task(task, protocol("reality-check"), dataset, Path(folder), lambda: False, lambda share: None)
+        after_step()
+
+
+def score_plainly(case: dict[str, Any], after_step: Callable[..., None]) -> None:
+    """One scoring of test embeddings by the accuracy calculator of pytorch-metric-learning; a step is a scoring."""
+    import torch
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    torch.set_num_threads(case["threads"])
+    dataset, _ = features()
+    rows = dataset.test_rows()
+    points, labels = torch.from_numpy(dataset.images[rows]).float()[:, :DIM], torch.from_numpy(dataset.labels[rows])
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(include=names, k="max_bin_count", device=torch.device("cpu"))
+    while True:
+        calculator.get_accuracy(points.contiguous(), labels)
+        after_step()
+
+
+def _seed_run(case: dict[str, Any]) -> dict[str, Any]:
+    """The run of `docs/benches/cub-features.toml`."""
+    import tomllib
+
+    values = tomllib.loads((Path(__file__).parent.parent / "docs/benches/cub-features.toml").read_text())["run"]
+    name, params = METHODS[case["method"]]
+    return {**values, "method": {"name": name, "params": params}, "threads": case["threads"]}
+
+
+LOOPS = {
+    "ours": train_ours,
+    "plain": train_plainly,
+    "one by one": train_folds,
+    "at once": train_folds,
+    "task": run_seeds,
+    "scoring": score_plainly,
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -281,6 +333,24 @@ def heads(methods: list[str], threads: int, rounds: int) -> None:
             print(".", end="", file=sys.stderr, flush=True)
     print(f"\nA head of {DIM} dims on {features()[1]}, {threads} thread(s); steps a second.\n")
     print_table(["loss", "batch", "ours", "plain loop with PML", "x plain loop"], rows)
+
+
+def seed_tasks(methods: list[str], threads: int, rounds: int) -> None:
+    """A seed task as a multiple of its training steps, and of a plain loop with as many steps and scorings."""
+    rows = []
+    for method in methods:
+        case = {"method": method, "network": None, "batch": 128, "chunk": None}
+        run = _seed_run(case | {"threads": threads})
+        steps, scorings = FOLDS * run["steps"], FOLDS * (run["steps"] // run["eval_every"] + 2) + 1
+        cases = [case | {"who": who} for who in ("task", "ours", "plain", "scoring")]
+        (task, ours, plain, scoring), _ = in_turns(cases, threads, min(rounds, 5))
+        own = [steps * step for step in ours]
+        other = [steps * step + scorings * score for step, score in zip(plain, scoring, strict=True)]
+        times = [f"{statistics.median(each):.1f}" for each in (task, own, other)]
+        rows.append([method, *times, f"{_ratio(task, own):.1f}", f"{_ratio(task, other):.2f}"])
+        print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nOne seed of a method on {features()[1]}: {FOLDS} folds, {scorings} scorings of the test, seconds.\n")
+    print_table(["loss", "seed task", "its steps", "plain loop with PML", "x its steps", "x plain loop"], rows)
 
 
 def several_heads(methods: list[str], threads: int, rounds: int) -> None:
@@ -336,6 +406,7 @@ def main() -> None:
     if methods := [name for name in METHODS if name in arguments.only]:
         heads(methods, arguments.threads, arguments.rounds)
         unparametrized = [name for name in methods if name != "proxy_anchor"]  # which learns proxies beside the heads
+        seed_tasks(methods, arguments.threads, arguments.rounds)
         several_heads(unparametrized, arguments.threads, arguments.rounds)
     if networks := [name for name in NETWORKS if name in arguments.only]:
         chunks(networks, arguments.threads, arguments.rounds)

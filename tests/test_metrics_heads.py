@@ -103,7 +103,8 @@ def test_precision_reaches_beyond_the_number_of_matches(monkeypatch: pytest.Monk
     seen = Counts(monkeypatch)
     found = retrieval_metrics(points, labels, (1, 60), metrics=("precision", "mrr"))
     codes = torch.from_numpy(labels)
-    task = RankingTask(*[None] * 2, codes, codes, None, rest_exact=False, rest_depth=60)  # type: ignore[arg-type]
+    vectors: Any = None
+    task = RankingTask(vectors, vectors, codes, codes, None, rest_exact=False, rest_depth=60)
     assert heads.plan_heads(task, torch.tensor([34, 70])).places.tolist() == [60, 70]
     scores = reference.score_matrix(points, points, "cosine")
     np.fill_diagonal(scores, -np.inf)
