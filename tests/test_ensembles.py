@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from narrow import narrow
 
 from nearfield import losses
-from nearfield.config import RunConfig, build_config
+from nearfield.config import RunConfig, build_config, load_config
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML, draw_groupings
 from nearfield.models.ensemble import Ensemble
+from nearfield.training import build
 from nearfield.training.loop import Interrupted, train
 from nearfield.training.run_folder import RunFolder
 
@@ -99,6 +100,25 @@ def test_embeddings_are_joined_at_length_one() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- training
+
+
+def test_groupings_depend_on_the_runs_seed() -> None:
+    """Otherwise an interval over seeds leaves out the method's own randomness; all members of a run agree on them."""
+
+    def groupings(**changes: Any) -> torch.Tensor:
+        return narrow(DREML, build.build_loss(quick(**changes), 40)).groupings
+
+    assert not torch.equal(groupings(seed=0), groupings(seed=1))
+    assert torch.equal(groupings(seed=1, member=0), groupings(seed=1, member=1))
+    fixed: Any = {"method": {"name": "dreml", "params": {"members": 2, "meta_classes": 6, "seed": 7}}}
+    assert torch.equal(groupings(seed=0, **fixed), groupings(seed=1, **fixed))
+
+
+def test_members_share_what_is_counted_in_steps(tmp_path: Path) -> None:
+    optimizer = {"warmup_steps": 6, "frozen_steps": 4, "schedule": "step", "decay_every": 4}
+    train(quick(optimizer=optimizer), tmp_path)
+    member = load_config(RunConfig, tmp_path / "member-00" / "config.toml").optimizer
+    assert (member.warmup_steps, member.frozen_steps, member.decay_every) == (3, 2, 2)
 
 
 def test_members_train_and_are_joined(tmp_path: Path) -> None:

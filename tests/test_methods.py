@@ -9,7 +9,7 @@ import inspect
 import math
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from narrow import grad_of, narrow
 from pydantic.fields import FieldInfo
-from torch import nn
+from torch import Tensor, nn
 
-from nearfield import losses
+from nearfield import losses, samplers
 from nearfield.bench.search import apply
 from nearfield.cli.main import main
-from nearfield.config import MethodConfig, RunConfig
+from nearfield.config import MethodConfig, ModelConfig, RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.losses.parameters import LARGE, Rule, rules_of, validated
@@ -32,6 +32,7 @@ from nearfield.losses.protocols import Counted, Idles
 from nearfield.losses.proxies import ProxySoftmax
 from nearfield.losses.registry import Method, register
 from nearfield.losses.triplets import Triplet
+from nearfield.models import embed
 from nearfield.pairs import PairLoss
 from nearfield.training import build
 
@@ -143,11 +144,55 @@ def test_a_run_is_checked_without_building_its_loss(monkeypatch: pytest.MonkeyPa
         ({"method": {"name": "dreml"}, "member": 4}, "member is for ensembles.*dreml has no member 4"),
         ({"method": {"name": "proxy_nca"}, "memory": 64}, "`memory` requires a pair loss.*proxy_nca is not.*got 64"),
         ({"method": {"name": "lifted"}, "memory": 64}, "`memory` requires.*Remove `memory` from the configuration"),
+        ({"method": {"name": "drml"}, "memory": 64}, "`memory` requires a pair loss.*drml is not one; got 64"),
+        ({"method": {"name": "drml"}, "model": {"dropout": 0.5}}, "model.dropout must be 0 with drml.*got 0.5"),
     ],
 )
 def test_a_run_that_does_not_fit_its_method_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build.check_method(RunConfig.model_validate(config))
+
+
+@each_method
+@pytest.mark.parametrize("norm", ["none", "layer", "layer_affine"])
+def test_training_and_testing_see_the_same_embedding(name: str, norm: Literal["none", "layer", "layer_affine"]) -> None:
+    """What the loss compares is what is scored: same weights, same images, evaluation mode."""
+    model_config = ModelConfig(width=4, dim=16, norm=norm)
+    member = 0 if losses.method(name).members else None
+    config = RunConfig(method=MethodConfig(name=name), model=model_config, member=member)
+    model, loss, forward = build.build_learner(config, C)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.norm.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    images = torch.randint(256, (N, 16, 16), dtype=torch.uint8, generator=generator)
+    seen: list[Tensor] = []
+    compares = loss.get_submodule("whole") if losses.method(name).holds_head else loss
+    compares.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    model.eval()
+    loss.eval()
+    loss(forward(images), LABELS)
+    torch.testing.assert_close(seen, [embed(model, images)], rtol=1e-5, atol=1e-6)
+
+
+@each_method
+def test_a_methods_sampler_is_one_that_exists(name: str) -> None:
+    assert losses.method(name).sampler_of({}) in samplers.names()
+
+
+def test_the_sampler_follows_the_base() -> None:
+    drml = losses.method("drml")
+    found = {base: drml.sampler_of({"base": base}) for base in ("proxy_anchor", "triplet", "margin", "npairs")}
+    assert found == {"proxy_anchor": "shuffle", "triplet": "m_per_class", "margin": "m_per_class", "npairs": "npairs"}
+    assert drml.sampler_of({"base": "logits"}) == "shuffle"
+    assert losses.method("dreml").sampler_of({"base": "triplet"}) == "shuffle"
+
+
+def test_a_run_may_have_one_margin_for_all_classes() -> None:
+    """The reality check's scalar settings apply to a run, which always knows the number of classes."""
+    for preset, betas in (("reality_check_cub", 1), ("reality_check_cub_per_class", C)):
+        params = dict(losses.method("margin").presets[preset])
+        loss = build.build_loss(RunConfig(method=MethodConfig(name="margin", params=params)), C)
+        assert loss.get_parameter("beta").shape == (betas,)
 
 
 @pytest.mark.parametrize("name", [n for n in losses.names() if issubclass(losses.method(n).build, Idles)])

@@ -16,7 +16,7 @@ from nearfield.config import RunConfig, build_config
 from nearfield.errors import InputError
 from nearfield.losses.proxies import ProxyAnchor
 from nearfield.losses.relations import DRML, RelationalEmbedder
-from nearfield.training.build import build_learner
+from nearfield.training.build import build_learner, build_sampler
 from nearfield.training.loop import train
 from nearfield.training.run_folder import RunFolder
 
@@ -27,7 +27,8 @@ M, K, FEATURES, D = 12, 4, 20, 8
 def embedder() -> RelationalEmbedder:
     torch.manual_seed(0)
     found = RelationalEmbedder(FEATURES, D, K).double()
-    torch.nn.init.normal_(found.output.weight)  # so that the relations have an effect
+    for parameter in found.parameters():  # so that relations and biases have an effect
+        torch.nn.init.normal_(parameter)
     return found
 
 
@@ -66,6 +67,65 @@ def test_starts_as_the_nodes_themselves() -> None:
     """V = [I | 0]: at first the relations change nothing."""
     views = RelationalEmbedder(FEATURES, D, K).double().look(features())
     torch.testing.assert_close(views.embedding, views.nodes.flatten(1))
+
+
+def test_starts_as_released() -> None:
+    """Every layer has a bias, at 0; weights are Kaiming-normal over fan-out, but for V."""
+    torch.manual_seed(0)
+    layers = {n: m for n, m in RelationalEmbedder(800, 400, 4).named_modules() if isinstance(m, torch.nn.Linear)}
+    assert len(layers) == 4 * 4 + 2
+    assert all(layer.bias is not None and not bool(layer.bias.any()) for layer in layers.values())
+    for name, layer in layers.items():
+        if name not in ("output", "score"):
+            assert float(layer.weight.detach().std()) == pytest.approx((2 / layer.out_features) ** 0.5, rel=0.03), name
+    assert float(layers["score"].weight.detach().std()) == pytest.approx(2**0.5, rel=0.3)
+
+
+def test_biases_of_the_edges_are_trained(embedder: RelationalEmbedder) -> None:
+    embedder.look(features()).embedding.square().sum().backward()
+    for layer in (*embedder.sources, *embedder.targets):
+        assert bool(narrow(torch.nn.Linear, layer).bias.grad.any())  # type: ignore[union-attr]
+
+
+def test_features_that_are_all_0_have_no_direction_and_no_gradient() -> None:
+    """A slice of features after ReLU may be 0, and biases start at 0: the node is 0, and so is what it passes back."""
+    loss = losses.create("drml", num_classes=5, dim=D, features=FEATURES)
+    x = features().float()
+    x[:, : FEATURES // K] = 0
+    x[3] = 0
+    x.requires_grad_()
+    loss(x, torch.arange(M) % 5).backward()
+    assert float(x.grad[:, : FEATURES // K].abs().max()) == 0  # type: ignore[index]
+    grads = [p.grad for n, p in loss.named_parameters() if p.grad is not None and n.startswith("embedder.nodes")]
+    assert max(float(g.abs().max()) for g in grads) < 1e3
+
+
+def test_the_published_base_is_proxy_anchor_as_released() -> None:
+    for given, expected in ((None, (64.0, 0.2)), ({"alpha": 16.0}, (16.0, 0.2))):
+        loss = narrow(DRML, losses.create("drml", num_classes=5, dim=D, base_params=given))
+        for part in (loss.whole, *loss.parts):
+            base = narrow(ProxyAnchor, part)
+            assert (base.alpha, base.delta) == expected
+
+
+@pytest.mark.parametrize("base", ["margin", "triplet"])
+def test_items_find_positives_in_their_branch(base: str) -> None:
+    """Batches of the base, m images of a class; of 128 shuffled images of 75 classes a third has one."""
+    shares = {}
+    labels = torch.arange(75).repeat_interleave(58)
+    for sampler in ("auto", "shuffle"):
+        config = build_config(
+            RunConfig,
+            {
+                "method": {"name": "drml", "params": {"base": base}},
+                "sampler": {"name": sampler, "batch_size": 128, "per_class": 4},
+            },
+        )
+        batch = labels[next(iter(build_sampler(config, labels, torch.zeros_like(labels))))]
+        branch = torch.randint(K, (len(batch),), generator=torch.Generator().manual_seed(0))
+        same = (batch[:, None] == batch) & (branch[:, None] == branch)
+        shares[sampler] = float((same.sum(1) > 1).double().mean())
+    assert shares["auto"] > 0.45 > 0.4 > shares["shuffle"]
 
 
 def test_relations_are_shares_of_their_sources(embedder: RelationalEmbedder) -> None:

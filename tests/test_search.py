@@ -26,6 +26,7 @@ from nearfield.bench.search import (
 from nearfield.config import MethodConfig, RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.registry import Real, Whole
+from nearfield.training.build import build_loss
 
 
 def run_of(name: str, **params: Any) -> RunConfig:
@@ -63,6 +64,28 @@ def test_rates_are_searched_around_the_benchs_own_and_given_parameters_stay() ->
     assert rate.log
     assert (rate.low, rate.high) == pytest.approx((plain.optimizer.lr / FACTOR, plain.optimizer.lr * FACTOR))
     assert apply(proxies, {"optimizer.lr": 0.5}).method.params == {"temperature": 0.1}
+
+
+def test_the_parameters_of_a_base_are_searched_too() -> None:
+    """DRML is tuned as its base is; its first trial is the released setting, not the base's own default."""
+    run = run_of("drml")
+    alone = losses.method("proxy_anchor").space
+    space = space_of(run)
+    assert {f"method.params.base_params.{key}": each for key, each in alone.items()}.items() <= space.items()
+    first = published(run, space)
+    assert (first["method.params.base_params.alpha"], first["method.params.base_params.delta"]) == (64.0, 0.2)
+    assert build_loss(apply(run, first), 5).get_submodule("whole").alpha == 64.0  # type: ignore[attr-defined]
+    tuned = apply(run, {"method.params.base_params.alpha": 9.0})
+    assert tuned.method.params == {"base_params": {"alpha": 9.0}}
+    given = space_of(run_of("drml", base_params={"alpha": 9.0}))
+    assert "method.params.base_params.alpha" not in given
+    assert "method.params.base_params.delta" in given
+    margin = space_of(run_of("drml", base="margin"))
+    assert {key for key in margin if "base_params" in key} == {
+        "method.params.base_params.alpha",
+        "method.params.base_params.beta",
+    }
+    assert not any("base_params" in key for key in space_of(run_of("dreml", base="logits", meta_classes=16)))
 
 
 def test_a_setting_that_no_run_can_have_is_refused() -> None:

@@ -59,7 +59,7 @@ def unequal(run: RunConfig, classes: int) -> list[str]:
     """What makes the conditions of the run's method differ from those of others, as text."""
     found = []
     method = losses.method(run.method.name)
-    sampler = method.sampler
+    sampler = method.sampler_of(run.method.params)
     if run.sampler.name == "auto" and sampler in BATCHES:
         found.append(BATCHES[sampler])
     members = ensemble_size(run)

@@ -96,7 +96,8 @@ def check_batch(config: BenchConfig, protocol: Protocol, dataset: Dataset) -> No
     seen: set[str] = set()
     for method in config.methods:
         run = config.run.model_copy(update={"method": method})
-        kind = losses.method(method.name).sampler if run.sampler.name == "auto" else run.sampler.name
+        published = losses.method(method.name).sampler_of(method.params)
+        kind = published if run.sampler.name == "auto" else run.sampler.name
         if kind in seen:
             continue
         seen.add(kind)

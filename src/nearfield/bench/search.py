@@ -36,16 +36,15 @@ class Tried:
 
 
 def space_of(run: RunConfig) -> Space:
-    """The space that the method of `run` declares, without parameters that `run` sets, its learning rates, and what
+    """The space that the method of `run` and its base declare, without what `run` sets, its learning rates, and what
     every method of its kind may choose: where its proxies start, how many images of a class a batch holds."""
-    from nearfield.training.build import loss_params
+    from nearfield.training.build import MOST_CLASSES, loss_params
 
     found = method(run.method.name)
-    declared = found.space
-    space: dict[str, Range] = {f"method.params.{key}": each for key, each in declared.items()}
-    space = {key: each for key, each in space.items() if key.rpartition(".")[2] not in run.method.params}
+    searched = found.searched(run.method.params)
+    space: dict[str, Range] = {f"method.params.{key}": each for key, (each, _) in searched.items()}
     space["optimizer.lr"] = _around(run.optimizer.lr, FACTOR)
-    if found.learned_numbers(loss_params(run, num_classes=2)):
+    if found.learned_numbers(loss_params(run, MOST_CLASSES)):
         space["optimizer.loss_lr"] = _around(run.optimizer.loss_lr, LOSS_FACTOR)
     if found.has_proxies:
         space["proxy_start"] = Choice(("random", "class_means"))
@@ -55,7 +54,7 @@ def space_of(run: RunConfig) -> Space:
 def _batches(run: RunConfig, found: Method) -> Space:
     """Images of a class in a batch, for losses within a batch of so many of each; for whole classes, whether so."""
     kind, own, size = run.sampler.name, run.sampler.per_class, run.sampler.batch_size
-    kind = found.sampler if kind == "auto" else kind
+    kind = found.sampler_of(run.method.params) if kind == "auto" else kind
     numbers = tuple(n for n in sorted({own, *PER_CLASS}) if size % n == 0)
     if not found.within_batch or kind not in ("m_per_class", "fastap") or len(numbers) < 2:
         return {}
@@ -64,10 +63,12 @@ def _batches(run: RunConfig, found: Method) -> Space:
 
 
 def published(run: RunConfig, space: Space) -> Setting:
-    """The setting before any search: the method's defaults, the bench's rates and batches."""
-    defaults = {f"method.params.{key}": p.default for key, p in method(run.method.name).parameters.items()}
+    """The setting before any search: the method's published parameters, the bench's rates and batches."""
+    found = method(run.method.name)
+    searched = found.searched(run.method.params)
+    defaults = {f"method.params.{key}": value for key, (_, value) in searched.items()}
     defaults |= {f"optimizer.{key}": value for key, value in run.optimizer}
-    sampler = method(run.method.name).sampler if run.sampler.name == "auto" else run.sampler.name
+    sampler = found.sampler_of(run.method.params) if run.sampler.name == "auto" else run.sampler.name
     defaults |= {"proxy_start": run.proxy_start, "sampler.name": sampler, "sampler.per_class": run.sampler.per_class}
     return {key: defaults[key] for key in space if isinstance(defaults.get(key), int | float | str)}
 
@@ -79,7 +80,7 @@ def apply(run: RunConfig, setting: Setting) -> RunConfig:
         *tables, last = key.split(".")
         at = values
         for table in tables:
-            at = at[table]
+            at = at.setdefault(table, {})
         at[last] = value
     return build_config(RunConfig, values)
 

@@ -57,6 +57,17 @@ class Claim(NamedTuple):
     source: str = ""  # where it was printed, if not in the method's own publication
 
 
+class Compared(NamedTuple):
+    """A check of value and gradient beside released code: of the authors, or a well-known reimplementation."""
+
+    code: str  # the repository, and which file or loss of it where that is not plain
+    difference: str  # the largest relative difference, and what is different by design
+    commit: str = ""  # of that code, or its version; empty if it was not recorded
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.commit or 'commit not recorded'}): {self.difference}"
+
+
 @dataclass(frozen=True)
 class Method:
     """A method: its name, its class, and the facts that it was registered with."""
@@ -70,11 +81,13 @@ class Method:
     space: Mapping[str, Range] = field(default_factory=dict)
     presets: Mapping[str, Params] = field(default_factory=dict)  # published settings by name
     plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
-    sampler: str = "m_per_class"
+    sampler: str = "m_per_class"  # that of its base if it is "base"
     recipe: OptimizerConfig | None = None  # the published optimiser, where there is one
     # how it is built
     members: str = ""  # of an ensemble: the parameter that holds the number of its networks
     holds_head: bool = False  # whether it takes the backbone's features and embeds them itself
+    base_params: Mapping[str, Params] = field(default_factory=dict)  # published parameters of its base, by its name
+    compared: tuple[Compared, ...] = ()  # with which released code
     # General Pair Weighting (Multi-Similarity paper, Table 1)
     similarities: str = ""  # of S, P, N: what the paper says that the weight of a negative depends on
     disagreement: str = ""  # why a measurement finds others
@@ -123,6 +136,30 @@ class Method:
     def shards(self) -> bool:
         """Whether it learns proxies that can be split over processes (`shard`)."""
         return issubclass(self.build, ProxyLoss) and self.build.splits
+
+    def base(self, params: Params) -> tuple[str, dict[str, Any]] | None:
+        """Of a method made of another loss: that loss's name and all its parameters that differ from its defaults."""
+        if "base" not in self.parameters:
+            return None
+        name = params.get("base", self.parameters["base"].default)
+        return name, {**self.base_params.get(name, {}), **(params.get("base_params") or {})}
+
+    def sampler_of(self, params: Params) -> str:
+        """The sampler that it was published with, with these parameters."""
+        if self.sampler != "base":
+            return self.sampler
+        name, own = self.base(params) or ("", {})
+        return _METHODS[name].sampler_of(own) if name in _METHODS else "shuffle"
+
+    def searched(self, params: Params) -> dict[str, tuple[Range, Any]]:
+        """What a search varies, without what `params` set: range and published value, a base's as base_params.KEY."""
+        own = {key: (each, self.parameters[key].default) for key, each in self.space.items() if key not in params}
+        name, given = self.base(params) or ("", {})
+        if name not in _METHODS:
+            return own
+        base, fixed = _METHODS[name], params.get("base_params") or {}
+        start = {key: given.get(key, parameter.default) for key, parameter in base.parameters.items()}
+        return own | {f"base_params.{key}": (base.space[key], start[key]) for key in base.space if key not in fixed}
 
     def networks(self, params: Params) -> int:
         """How many networks it trains, with all these parameters; 1 unless it is an ensemble."""

@@ -6,7 +6,7 @@ Axes: M items of a batch, K branches, F features of the backbone, f = F / K of a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -19,14 +19,16 @@ from nearfield.errors import InputError
 from nearfield.losses.bases import base_params_of, build_base, check_base, forms_pairs, learned_by_base
 from nearfield.losses.parameters import Classes, Count, Dim, Params, Weight
 from nearfield.losses.protocols import Counted
-from nearfield.losses.registry import Real, register
+from nearfield.losses.registry import Real, method, register
 from nearfield.pairs import EngineOptions, check_labels, check_vectors
+
+SHORTEST = 1e-12  # a node that is shorter, as of features that are all 0, has no direction and gets no gradient
 
 
 class Views(NamedTuple):
     """Everything that the embedder computes for a batch."""
 
-    nodes: Tensor  # (M, K, d) unit vectors
+    nodes: Tensor  # (M, K, d) unit vectors, or 0
     errors: Tensor  # (M, K) reconstruction error of each branch
     relations: Tensor  # (M, K, K) weight of source k in the message to l; a column sums to 1 or is 0
     embedding: Tensor  # (M, D)
@@ -37,8 +39,10 @@ class RelationalEmbedder(nn.Module):
 
     n_k = normalise(W_k f_k + b_k),   f = [f_1 ... f_K]
     e_k = mean (f_k - Dec_k(n_k))^2                             input and target detached: trains the decoders alone
-    s_kl = ReLU(u . (A_k f_k - B_l f_l) + c),   s_kl / sum_k s_kl    over the source k; features detached
-    o_l = V [n_l ; sum_k s_kl n_k] + v,   V = [I | 0] at the start, shared by all l;   embedding [o_1 ... o_K]
+    s_kl = ReLU(u . (A_k f_k + a_k - B_l f_l - b_l) + c),   s_kl / sum_k s_kl    over the source k; features detached
+    o_l = V [n_l ; sum_k s_kl n_k] + v,   shared by all l;   embedding [o_1 ... o_K]
+
+    Decoders are linear. V starts as [I | 0], all other weights Kaiming-normal over fan-out, all biases at 0.
     """
 
     def __init__(self, features: int, dim: int, branches: int) -> None:
@@ -46,28 +50,32 @@ class RelationalEmbedder(nn.Module):
         wide, narrow = features // branches, dim // branches
         self.branches = branches
 
-        def one_each(inputs: int, outputs: int, bias: bool = True) -> nn.ModuleList:
-            return nn.ModuleList([nn.Linear(inputs, outputs, bias) for _ in range(branches)])
+        def one_each(inputs: int, outputs: int) -> nn.ModuleList:
+            return nn.ModuleList([nn.Linear(inputs, outputs) for _ in range(branches)])
 
         self.nodes, self.decoders = one_each(wide, narrow), one_each(narrow, wide)
-        self.sources, self.targets = one_each(wide, narrow, bias=False), one_each(wide, narrow, bias=False)
+        self.sources, self.targets = one_each(wide, narrow), one_each(wide, narrow)
         self.score = nn.Linear(narrow, 1)
         self.output = nn.Linear(2 * narrow, narrow)
+        for layer in (m for m in self.modules() if isinstance(m, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            nn.init.zeros_(layer.bias)
         with torch.no_grad():
             self.output.weight.copy_(torch.eye(narrow, 2 * narrow))
-            self.output.bias.zero_()
 
     @staticmethod
     def learned_numbers(features: int, dim: int, branches: int) -> int:
         """How many weights there are."""
         wide, narrow = features // branches, dim // branches
-        in_branch = 4 * wide * narrow + narrow + wide  # node, decoder, source, target
+        in_branch = 4 * wide * narrow + 3 * narrow + wide  # node, decoder, source, target
         return branches * in_branch + (narrow + 1) + (2 * narrow + 1) * narrow
 
     def look(self, features: Tensor) -> Views:
         """Nodes, reconstruction errors, relations and embedding of `features` (M, F)."""
         parts = features.unflatten(1, (self.branches, -1))  # (M, K, f)
-        nodes = F.normalize(_each(self.nodes, parts), dim=2, eps=1e-12)  # (M, K, d)
+        raw = _each(self.nodes, parts)  # (M, K, d)
+        dead = torch.linalg.vector_norm(raw.detach(), dim=2, keepdim=True) <= SHORTEST
+        nodes = F.normalize(raw, dim=2, eps=SHORTEST).masked_fill(dead, 0.0)
         errors = (parts.detach() - _each(self.decoders, nodes.detach())).square().mean(2)
         sources, targets = _each(self.sources, parts.detach()), _each(self.targets, parts.detach())
         scores = self.score(sources[:, :, None] - targets[:, None]).squeeze(3).relu()  # (M, K, K)
@@ -97,7 +105,8 @@ def _each(layers: nn.ModuleList, parts: Tensor) -> Tensor:
         "cosface": {"base": "cosface"},
     },
     holds_head=True,
-    sampler="shuffle",
+    base_params={"proxy_anchor": {"alpha": 64.0, "delta": 0.2}},
+    sampler="base",
     recipe=OptimizerConfig(lr=5e-5, head=20.0, loss_lr=1e-2, weight_decay=1e-4),
 )
 class DRML(nn.Module):
@@ -110,10 +119,13 @@ class DRML(nn.Module):
     contributes 0, and so does one with a single item if the base compares items with each other. Which items a branch
     has is known only on the device: each branch is a synchronisation with an accelerator.
 
+    `base_params` override the published ones: Proxy-Anchor has alpha = 64 and delta = 0.2 here (the baseline in the
+    paper has 32 and 0.1). Batches are those of the base, m images of each class for losses over pairs.
+
     Known from the authors' code: K = 4 equal slices of the features; detached inputs of decoders and relations; the
-    gate; relations normalised over their source, all-zero columns left 0; V = [I | 0]; weights 10 and 1 with
-    Proxy-Anchor at alpha = 64, delta = 0.2 (the baseline in the paper has 32 and 0.1). Inferred: linear decoders; the
-    weights for other base losses; branches of equal size at other dims.
+    gate; all layers linear with biases, and how they start; relations normalised over their source, all-zero columns
+    left 0; weights 10 and 1 with Proxy-Anchor. Inferred: the weights for other base losses; branches of equal size at
+    other dims.
     """
 
     constant_weights: ClassVar[bool] = True  # detached inputs and targets: the gradient is not the derivative
@@ -136,8 +148,10 @@ class DRML(nn.Module):
         self.emb_weight, self.rec_weight = emb_weight, rec_weight
         self.fewest = 2 if forms_pairs(base) else 1  # items that a branch needs
 
+        params = {"base": base, "base_params": base_params, "num_classes": num_classes, **engine}
+
         def base_loss(size: int) -> nn.Module:
-            return build_base(base, base_params_of(base, num_classes, size, base_params, engine))
+            return build_base(base, self._base_params(params, size))
 
         self.parts = nn.ModuleList([base_loss(dim // branches) for _ in range(branches)])
         self.whole = base_loss(dim)
@@ -158,7 +172,8 @@ class DRML(nn.Module):
 
     @staticmethod
     def _base_params(params: Params, size: int) -> dict[str, Any]:
-        return base_params_of(params["base"], params["num_classes"], size, params["base_params"], params)
+        name, own = cast(tuple[str, dict[str, Any]], method("drml").base(params))
+        return base_params_of(name, params["num_classes"], size, own, params)
 
     @property
     def last(self) -> dict[str, int]:

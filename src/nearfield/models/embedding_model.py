@@ -65,9 +65,14 @@ class EmbeddingModel(nn.Module):
         x = self.backbone(self.preprocessing(images, dtype))
         return pooled(self._arrange(x) if self._arrange else x, self.pool)
 
+    def input_of_head(self, images: Tensor) -> Tensor:
+        """Features (B, F) as the head takes them: normalised, if the model has a norm."""
+        normed: Tensor = self.norm(self.features(images))
+        return normed
+
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings (B, D)."""
-        embeddings: Tensor = self.dropout(self.head(self.norm(self.features(images))))
+        embeddings: Tensor = self.dropout(self.head(self.input_of_head(images)))
         return embeddings
 
     def train(self, mode: bool = True) -> EmbeddingModel:

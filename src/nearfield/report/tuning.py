@@ -59,9 +59,7 @@ def _search(number: int, each: MethodResult) -> dict[str, Any]:
     return {
         "method": number,
         "trials": [_trial(trial) for trial in each.trials],
-        "params": [
-            {"key": key, "log": _is_log(each.name, key), "importance": importance(complete, key)} for key in keys
-        ],
+        "params": [{"key": key, "log": _is_log(each, key), "importance": importance(complete, key)} for key in keys],
         "best": best,
         "complete": len(complete),
         "chance": chance_level(len(complete)),
@@ -80,14 +78,16 @@ def _reached(folds: Iterable[Fold]) -> float | None:
     return float(np.mean(best)) if best else None
 
 
-def _is_log(name: str, key: str) -> bool:
+def _is_log(each: MethodResult, key: str) -> bool:
     """Whether a parameter is searched on a log scale: as its method declares; learning rates always."""
     if key.startswith("optimizer."):
         return True
     try:
-        space = method(name).space.get(key.removeprefix("method.params."))
+        base = {k: v for k, v in each.params.items() if k == "method.params.base"}
+        searched = method(each.name).searched({k.rpartition(".")[2]: v for k, v in base.items()})
     except NearfieldError:  # a user's method that is not registered here
         return False
+    space, _ = searched.get(key.removeprefix("method.params."), (None, None))
     return isinstance(space, Real) and space.log
 
 

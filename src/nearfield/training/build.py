@@ -28,7 +28,7 @@ class Learner(NamedTuple):
 
     model: EmbeddingModel
     loss: nn.Module
-    forward: Callable[[Tensor], Tensor]  # computes the loss's input: embeddings, or features if the loss has the head
+    forward: Callable[[Tensor], Tensor]  # computes the loss's input: embeddings, or the head's input if the loss has it
 
 
 def check_method(config: RunConfig) -> None:
@@ -37,6 +37,11 @@ def check_method(config: RunConfig) -> None:
     members = ensemble_size(config)
     if config.member is not None and not (method.members and config.member < members):
         raise InputError(f"member is for ensembles, and counts from 0; {name} has no member {config.member}.")
+    if method.holds_head and config.model.dropout:
+        raise InputError(
+            f"model.dropout must be 0 with {name}, which embeds the features itself; got {config.model.dropout}. "
+            "Remove it."
+        )
     if config.memory is not None and not method.takes_references:
         raise InputError(
             f"`memory` requires a pair loss that compares with references, but {name} is not one; got {config.memory}. "
@@ -59,7 +64,8 @@ def build_sampler(
 ) -> BatchSampler:
     """The batch sampler that the configuration names, for images with these labels and categories."""
     chosen, seed = config.sampler, run_seed(config)
-    name = losses.method(config.method.name).sampler if chosen.name == "auto" else chosen.name
+    published = losses.method(config.method.name).sampler_of(config.method.params)
+    name = published if chosen.name == "auto" else chosen.name
     options = chosen.options()
     if chosen.unlabelled is not None:
         if chosen.unlabelled not in category_names:
@@ -90,7 +96,7 @@ def build_learner(
         loss = cast(Ensembled, loss).member(config.member or 0)
     if method.holds_head:
         model.head = cast(HoldsHead, loss).embedder
-        return Learner(model, loss, model.features)
+        return Learner(model, loss, model.input_of_head)
     if config.memory is not None:
         loss = CrossBatchMemory(loss, config.memory, config.model.dim)
     return Learner(model, loss, model)
@@ -131,9 +137,10 @@ def build_loss(config: RunConfig, num_classes: int, features: int | None = None)
 
 
 def loss_params(config: RunConfig, num_classes: int, features: int | None = None) -> dict[str, Any]:
-    """All parameters of the method, checked: the configuration's, defaults, and what it must know about the data."""
+    """All parameters of the method, checked: the configuration's, defaults, what it must know of data and run."""
     name = config.method.name
     known: dict[str, Any] = {"num_classes": num_classes, "dim": config.model.dim, "features": features}
+    known["seed"] = config.seed  # so that seeds differ in all that is drawn: groupings of classes, negatives
     given = {key: value for key, value in known.items() if key in losses.method(name).parameters}
     return losses.check_params(name, {**given, **config.method.params})
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from nearfield.config import OptimizerConfig
 from nearfield.models.ensemble import Ensemble
 from nearfield.training.batches import supply_of
 from nearfield.training.build import build_learner
@@ -24,7 +25,8 @@ def train_ensemble(run: Run, members: int, train_alone: Callable[[Run, float], d
     if finished is not None:
         return finished
     share = max(1, run.config.steps // members)
-    changes = {"steps": share, "eval_every": max(1, min(share, run.config.eval_every // members))}
+    every = max(1, min(share, run.config.eval_every // members))
+    changes = {"steps": share, "eval_every": every, "optimizer": shared(run.config.optimizer, members)}
 
     def report(step: int, steps: int, latest: dict[str, float]) -> None:
         done = sum(member.folder.result is not None for member in runs)
@@ -51,6 +53,14 @@ def train_ensemble(run: Run, members: int, train_alone: Callable[[Run, float], d
     with run.locked():
         finished = on_first_rank(lambda: result_of(run))  # by another process
         return _join(run, runs) if finished is None else finished
+
+
+def shared(recipe: OptimizerConfig, members: int) -> OptimizerConfig:
+    """The optimiser of one of so many members: what is counted in steps is divided among them, as the steps are."""
+    counted = {"warmup_steps": recipe.warmup_steps // members, "frozen_steps": recipe.frozen_steps // members}
+    if recipe.decay_every is not None:
+        counted["decay_every"] = max(1, recipe.decay_every // members)
+    return recipe.model_copy(update=counted)
 
 
 def _join(run: Run, members: list[Run]) -> dict[str, Any]:
