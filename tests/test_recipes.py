@@ -106,7 +106,8 @@ ROWS = {
     ),
     "proxy_nca_bninception_cub": Row(
         "bn_inception", 64, 32, "adam", (0.045, 0.045, 1.0), 0, 20 * 183, ("step", 183, 0.94), False,
-        {"optimizer.eps": 1.0, "optimizer.loss_eps": 1.0, "method.params.label_smoothing": 0.1},
+        {"optimizer.eps": 1.0, "optimizer.loss_eps": 1.0, "method.params.label_smoothing": 0.1,
+         "method.params.smooth_over": "others"},
     ),
     "proxy_nca_plus_resnet50_cub": Row(
         "timm:resnet50", 2048, 32, "adam", (4e-3, 4e-3, 4e2), 0, 45 * 183, CONSTANT, False,
@@ -127,12 +128,13 @@ ROWS = {
         {"model.pool": "avg_max", "optimizer.frozen_steps": 32, "sampler.name": "shuffle"},
     ),
     "dreml_resnet18_cub": Row(
-        "timm:resnet18", 576, 128, "sgd", (0.01, 0.01, None), 0, 48 * 12 * 45, ("step", 6 * 45, 0.01), False,
+        "timm:resnet18", 576, 128, "sgd", (0.01, 0.01, None), 0, 48 * 12 * 45, ("step", 48 * 6 * 45, 0.01), False,
         {"method.params.members": 48, "method.params.meta_classes": 12},
     ),
     "drml_pa_cub": Row(
         "bn_inception", 512, 180, "adamw", (5e-5, 1e-3, 1e-2), 1e-4, 60 * 32, ("step", 10 * 32, 0.5), True,
-        {"optimizer.clip": 10, "optimizer.frozen_steps": 32, "method.params.base_params.alpha": 64,
+        {"optimizer.clip": 10, "optimizer.clip_by": "part", "optimizer.frozen_steps": 32,
+         "method.params.base_params.alpha": 64,
          "method.params.base_params.delta": 0.2, "method.params.emb_weight": 10, "method.params.rec_weight": 1},
     ),
     "unbiased_bninception_cub": Row(

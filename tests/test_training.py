@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import os
 import resource
 import shutil
@@ -19,13 +20,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from nearfield.config import RunConfig, load_config
+from nearfield.config import OptimizerConfig, RunConfig, load_config
 from nearfield.data import load
 from nearfield.errors import InputError, RunError
 from nearfield.metrics import retrieval_metrics
 from nearfield.training import build, loop, run_folder
 from nearfield.training.batches import Supply, split
 from nearfield.training.loop import Interrupted, train
+from nearfield.training.optimizers import build_optimizer, clip_gradients
 from nearfield.training.run_folder import CheckpointWarning, RunFolder
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
@@ -33,7 +35,7 @@ METHODS = ["multi_similarity", "fastap", "proxy_softmax", "margin"]
 EVERYTHING = [  # that a checkpoint must hold, at once
     "memory=30", "ema=0.9", "precision=bf16", "model.dropout=0.3", "chunk=5", "model.freeze_bn=true",
     "optimizer.clip=1.0", "optimizer.frozen_steps=4", "optimizer.decay_biases=false",
-    "optimizer.schedule=step", "optimizer.decay_every=3", "oracle=true",
+    "optimizer.schedule=step", "optimizer.decay_every=3", "oracle=true", "accumulate=2", "optimizer.clip_by=part",
 ]  # fmt: skip
 
 
@@ -545,6 +547,52 @@ def test_clipping_limits_the_step(tmp_path: Path) -> None:
     after = RunFolder(tmp_path).weights()
     moved = torch.stack([(after[name] - p.detach()).norm() for name, p in before.named_parameters()]).norm()
     assert 0 < float(moved) <= 1e-3 * 1.01
+
+
+def test_the_parts_of_network_and_loss_are_clipped_each(tmp_path: Path) -> None:
+    """DRML's code clips backbone, head and proxies apart; elsewhere only the network is clipped, as a whole."""
+    config = config_of("method.name=proxy_anchor", "model.freeze_bn=true")
+    model, loss, forward = build.build_learner(config, 3)
+
+    def norms(clip_by: str) -> dict[str, float]:
+        recipe = OptimizerConfig(clip=1e-3, clip_by=clip_by)  # type: ignore[arg-type]
+        optimizer = build_optimizer(model, loss, recipe)
+        optimizer.zero_grad()
+        images = torch.randint(256, (12, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        loss(forward(images), torch.arange(12) % 3).backward()
+        clip_gradients(optimizer, recipe)
+        return {
+            group["name"]: float(torch.stack([p.grad.norm() for p in group["params"]]).norm())
+            for group in optimizer.param_groups
+        }
+
+    assert norms("part") == pytest.approx({"backbone": 1e-3, "head": 1e-3, "loss": 1e-3}, rel=1e-3)
+    whole = norms("network")
+    assert math.hypot(whole["backbone"], whole["head"]) == pytest.approx(1e-3, rel=1e-3)
+    assert whole["loss"] > 0.1
+
+
+def test_gradients_of_several_batches_are_averaged_into_one_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update of three episodes is a step along the mean of their gradients, by hand."""
+    choose_the_last_step(monkeypatch)
+    sgd = ["optimizer.name=sgd", "optimizer.momentum=0.0", "optimizer.lr=0.1", "optimizer.weight_decay=0.0",
+           "optimizer.warmup_steps=0", "optimizer.schedule=constant", "model.freeze_bn=true", "steps=2", "eval_every=2",
+           "method.name=prototypical", "sampler.per_class=4", "accumulate=3"]  # fmt: skip
+    config = config_of(*sgd)
+    train(config, tmp_path)
+    supply = Supply(load("digits"), config.data)
+    model, loss, forward = build.build_learner(config, supply.parts.fit_classes)
+    batches = supply.batches(build.build_sampler(config, supply.fit_labels, supply.categories), 0, config.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.stack([loss(forward(b.images), b.labels) for b in itertools.islice(batches, 3)]).mean().backward()
+        optimizer.step()
+    for name, found in RunFolder(tmp_path).weights().items():
+        torch.testing.assert_close(found, model.state_dict()[name], rtol=1e-5, atol=1e-6)
+    assert RunFolder(tmp_path).records()[-1]["step"] == 2
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -189,7 +189,9 @@ class OptimizerConfig(Config):
     loss_eps: Positive = 1e-8
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of sgd and rmsprop only
     decay_biases: bool = True  # False: no weight decay of biases and normalization layers
-    clip: Positive | None = None  # maximum norm of the network's gradient; None: no clipping
+    clip: Positive | None = None  # maximum norm of a gradient; None: no clipping
+    # what is clipped: the network's gradient as a whole, or those of the backbone, of the head and of the loss, each
+    clip_by: Annotated[Literal["network", "part"], LATER] = "network"
     schedule: Literal["cosine", "constant", "step"] = "cosine"
     decay_every: Count | None = None  # schedule "step" multiplies the rates by `decay` after each so many steps
     decay: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -225,6 +227,8 @@ class RunConfig(Config):
     proxy_start: Annotated[Literal["random", "class_means"], LATER] = "random"  # class_means: mean embeddings
     memory: Count | None = None  # size of the cross-batch memory of a pair loss; None: no memory
     chunk: Count | None = None  # images embedded at a time; None: the whole batch. The gradient does not depend on it
+    # batches (or episodes) of an update, whose gradients are averaged; a step is an update
+    accumulate: Annotated[Count, LATER] = 1
     precision: Literal["float32", "bf16", "fp16"] = (
         "float32"  # of the network (autocast); losses are computed in float32
     )

@@ -83,12 +83,12 @@ def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
         warnings.simplefilter("ignore", SamplerWarning)  # of classes that are left out: the bench says so
         sampler = build_sampler(run, supply.fit_labels, supply.categories, supply.category_names)
     batches = supply.batches(sampler, first=0, seed=run.seed)
-    for step, batch in enumerate(islice(batches, steps + 1)):
+    for step, batch in enumerate(islice(batches, steps + 1)):  # of one batch each, whatever an update has
         begun = time.monotonic() if step == 1 else begun  # the first one warms up
         optimizer.zero_grad()
         loss(forward(batch.images), batch.labels).backward()
         optimizer.step()
-    return (time.monotonic() - begun) / steps
+    return run.accumulate * (time.monotonic() - begun) / steps
 
 
 def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:

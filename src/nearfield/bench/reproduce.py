@@ -106,7 +106,8 @@ def training_seconds(entry: Entry, jobs: int) -> float:
     """
     run = entry.run
     per_image = tried_network(run.model, _side(run), run.threads).seconds
-    return per_image * run.sampler.batch_size * run.steps * networks(entry) / max(1, jobs)
+    images = run.sampler.batch_size * run.accumulate * run.steps
+    return per_image * images * networks(entry) / max(1, jobs)
 
 
 def _side(run: RunConfig) -> int:

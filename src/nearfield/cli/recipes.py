@@ -69,13 +69,14 @@ def summary(config: RunConfig) -> dict[str, str]:
     frozen = [f"{optimizer.frozen_steps:,} of the head first"] if optimizer.frozen_steps else []
     falls = f"x {optimizer.decay:g} each {optimizer.decay_every:,}" if optimizer.decay_every else optimizer.schedule
     chunks = f" in chunks of {config.chunk}" if config.chunk else ""
+    updates = f", {config.accumulate} an update" if config.accumulate > 1 else ""
     per_class = f", {batch.per_class} a class" if batch.name in ("m_per_class", "episodic") else ""
     return {
         "method": config.method.name,
         "data": config.data.name,
         "crops": config.data.augment or "none",
         "network": f"{model.backbone}, {model.pool}, {model.dim} dims" + (", frozen BN" if model.freeze_bn else ""),
-        "batch": f"{batch.batch_size}{chunks}, {batch.name}{per_class}",
+        "batch": f"{batch.batch_size}{chunks}, {batch.name}{per_class}{updates}",
         "optimiser": f"{optimizer.name} {', '.join(rates)}",
         "steps": ", ".join([f"{config.steps:,}", falls, *frozen]),
     }

@@ -18,7 +18,10 @@ def proxy_nca_bninception_cub() -> RunConfig:
     instead of 0.9.
     """
     return RunConfig(
-        method=MethodConfig(name="proxy_nca", params={"form": "probabilistic", "scale": 3.0, "label_smoothing": 0.1}),
+        method=MethodConfig(
+            name="proxy_nca",
+            params={"form": "probabilistic", "scale": 3.0, "label_smoothing": 0.1, "smooth_over": "others"},
+        ),
         data=DataConfig(name="cub", augment="unbiased_original"),
         model=ModelConfig(backbone="bn_inception", weights=BN_INCEPTION, dim=64),
         sampler=SamplerConfig(name="shuffle", batch_size=32),
@@ -179,7 +182,9 @@ def dreml_resnet18_cub() -> RunConfig:
         data=DataConfig(name="cub", augment="fastap"),
         model=ModelConfig(backbone="timm:resnet18", weights=RESNET18, dim=48 * 12),
         sampler=SamplerConfig(name="shuffle", batch_size=128),
-        optimizer=OptimizerConfig(name="sgd", lr=0.01, weight_decay=0.0, momentum=0.9, **dropping(share // 2, 0.01)),
+        optimizer=OptimizerConfig(
+            name="sgd", lr=0.01, weight_decay=0.0, momentum=0.9, **dropping(48 * share // 2, 0.01)
+        ),
         steps=48 * share,
         eval_every=48 * epoch("cub", 128),
     )
@@ -195,7 +200,8 @@ def drml_pa_cub() -> RunConfig:
     halved every 10 epochs, one epoch that trains only head and proxies, gradients clipped to a norm of 10 per module,
     mean plus maximum pooling, frozen batch norm, resized crops of 224 from 16 % of the area; until the test score has
     not improved for 15 epochs.
-    Here: crops of 227; one norm of all gradients is clipped to 10; 60 epochs, as for Proxy-Anchor.
+    Here: crops of 227; the gradients of backbone, head and all proxies are clipped to a norm of 10 each, where the code
+    clips the proxies of the views and those of the embedding apart; 60 epochs, as for Proxy-Anchor.
     """
     return RunConfig(
         method=MethodConfig(
@@ -219,6 +225,7 @@ def drml_pa_cub() -> RunConfig:
             weight_decay=1e-4,
             loss_weight_decay=1e-4,
             clip=10.0,
+            clip_by="part",
             frozen_steps=epoch("cub", 180),
             **dropping(10 * epoch("cub", 180), 0.5),
         ),

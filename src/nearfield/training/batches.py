@@ -59,6 +59,12 @@ class Batch(NamedTuple):
     after: dict[str, Any]  # the sampler's state after this batch, where a run resumes
 
 
+def grouped(batches: Iterator[Batch], size: int, updates: int) -> Iterator[list[Batch]]:
+    """The batches of each of so many updates, `size` of them each."""
+    for _ in range(updates):
+        yield [next(batches) for _ in range(size)]
+
+
 class Supply:
     """Batches and rows of a dataset, prepared as the configuration says."""
 

@@ -11,6 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from nearfield.errors import RunError
 from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.models import embed
 from nearfield.samplers import BatchSampler, ShardedSampler
-from nearfield.training.batches import Supply, open_data, supply_of
+from nearfield.training.batches import Batch, Supply, grouped, open_data, supply_of
 from nearfield.training.build import (
     Learner,
     build_learner,
@@ -48,7 +49,7 @@ from nearfield.training.distributed import (
 )
 from nearfield.training.doctor import LOOK_EVERY, Doctor, Finding
 from nearfield.training.ensemble import train_ensemble
-from nearfield.training.optimizers import build_optimizer, learning_rate_factor
+from nearfield.training.optimizers import build_optimizer, clip_gradients, learning_rate_factor
 from nearfield.training.run import (
     METRICS,
     START,
@@ -135,7 +136,6 @@ def _train(run: Run) -> dict[str, Any]:
     sampler = _sampler(run, supply)
     model, loss, forward = _learner(run, supply)
     optimizer = build_optimizer(model, loss, config.optimizer)
-    network = [p for group in optimizer.param_groups if group["name"] != "loss" for p in group["params"]]
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
     scored = average.module if average else model
     scaler = torch.amp.GradScaler(place.device.type, enabled=config.precision == "fp16")
@@ -157,31 +157,35 @@ def _train(run: Run) -> dict[str, Any]:
 
     def scaled(embeddings: Tensor, labels: Tensor) -> Tensor:
         seen[:] = [embeddings.detach(), labels]
-        value: Tensor = scaler.scale(loss(embeddings, labels))
+        value: Tensor = scaler.scale(loss(embeddings, labels) / config.accumulate)
         return value
+
+    def add_gradient(batch: Batch) -> Tensor:
+        """Add a batch's share to all gradients; its share of the loss, scaled."""
+        images, labels = batch.images.to(place.device), batch.labels  # which are laid out on the CPU
+        with autocast:
+            chunk = config.chunk or len(images)
+            return backward_in_chunks(forward, of_all_ranks(scaled), images, labels, chunk, batch_norm="chunk")
 
     latest: dict[str, float] = {}
     begun = time.monotonic()
     model.freeze_backbone(at.step < config.optimizer.frozen_steps)
-    for batch in supply.batches(sampler, at.step, run_seed(config)) if at.step < config.steps else ():
+    first = at.step * config.accumulate
+    for update in grouped(supply.batches(sampler, first, run_seed(config)), config.accumulate, config.steps - at.step):
         _seed_step(config, at.step, place)
         if at.step == config.optimizer.frozen_steps > 0:
             model.freeze_backbone(False)
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * learning_rate_factor(at.step, config.steps, config.optimizer)
 
-        images, labels = batch.images.to(place.device), batch.labels  # which are laid out on the CPU
         optimizer.zero_grad()
-        with autocast:
-            chunk = config.chunk or len(images)
-            value = backward_in_chunks(forward, of_all_ranks(scaled), images, labels, chunk, batch_norm="chunk")
+        value = torch.stack([add_gradient(batch) for batch in update]).sum()
         sum_gradients(model.parameters(), besides=loss.parameters())
         scaler.unscale_(optimizer)
-        norm = gradient_norm(optimizer, split)
+        norm = gradient_norm((p for group in optimizer.param_groups for p in group["params"]), split)
         if scaler.is_enabled():
             share_overflow(split, norm)
-        if config.optimizer.clip is not None:
-            nn.utils.clip_grad_norm_(network, config.optimizer.clip)
+        clip_gradients(optimizer, config.optimizer, partial(gradient_norm, split=split))
         scaler.step(optimizer)
         at.step += 1
         latest["loss"] = _require_finite(at.step, value, norm, scaler.get_scale())
@@ -193,19 +197,17 @@ def _train(run: Run) -> dict[str, Any]:
             _warn(folder, doctor.look(at.step, seen[0], seen[1], latest["loss"]))
         spent = time.monotonic() - begun
         at.seconds += spent
-        rate = len(images) * place.world_size / spent
+        rate = sum(len(batch.labels) for batch in update) * place.world_size / spent
         latest["images_per_second"] = 0.9 * latest.get("images_per_second", rate) + 0.1 * rate
 
         if at.step % config.eval_every == 0 or at.step == config.steps:
             broadcast(scored)  # batch norm in training mode has its own statistics on every rank
             latest[config.select_by] = _score(run, at, scored, supply, latest["loss"])
-            at.save(folder, batch.after, run.writes)
+            at.save(folder, update[-1].after, run.writes)
         run.progress(at.step, config.steps, latest)
         if any_rank(run.stop()):
-            at.save(folder, batch.after, run.writes)
+            at.save(folder, update[-1].after, run.writes)
             raise Interrupted
-        if at.step == config.steps:
-            break
         begun = time.monotonic()
 
     if run.writes:

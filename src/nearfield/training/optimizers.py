@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
@@ -80,6 +80,23 @@ def build_optimizer(model: nn.Module, loss: nn.Module, recipe: OptimizerConfig) 
         optimizer = kind(groups, lr=recipe.lr, fused=True)
     require_all_trained(optimizer, loss)
     return optimizer
+
+
+def clip_gradients(
+    optimizer: torch.optim.Optimizer, recipe: OptimizerConfig, norm: Callable[[list[nn.Parameter]], Tensor]
+) -> None:
+    """Scale gradients down to the norm `recipe.clip`: the network's as one, or backbone, head and loss each.
+
+    `norm` computes that of the gradients of some parameters, of which other processes may have more.
+    """
+    if recipe.clip is None:
+        return
+    parts: dict[str, list[nn.Parameter]] = {}
+    for group in optimizer.param_groups:
+        if recipe.clip_by == "part" or group["name"] != "loss":
+            parts.setdefault(group["name"] if recipe.clip_by == "part" else "network", []).extend(group["params"])
+    for parameters in parts.values():
+        nn.utils.clip_grads_with_norm_(parameters, recipe.clip, norm(parameters))
 
 
 def require_all_trained(optimizer: torch.optim.Optimizer, loss: nn.Module) -> None:

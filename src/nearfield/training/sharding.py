@@ -8,7 +8,7 @@ Axes: n rows of this rank, N rows of all ranks, D dims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -111,12 +111,12 @@ def _from_first_rank(whole: Tensor | None, sizes: Sizes, shape: torch.Size, dtyp
 
 
 @torch.no_grad()
-def gradient_norm(optimizer: torch.optim.Optimizer, split: Split) -> Tensor:
-    """The norm of all that the optimizers of all ranks are about to apply, still on its device; the same on each."""
+def gradient_norm(parameters: Iterable[nn.Parameter], split: Split) -> Tensor:
+    """The norm of the gradients of `parameters` on all ranks, still on its device; the same on each."""
     parted = {id(p) for p in split.parameters}
-    every = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    every = [p for p in parameters if p.grad is not None]
     norm = _norm([p.grad for p in every if id(p) not in parted])
-    if not parted:
+    if not any(id(p) in parted for p in every):
         return norm
     square = _norm([p.grad for p in every if id(p) in parted]).square().to(split.parameters[0].device)
     dist.all_reduce(square)
