@@ -6,9 +6,11 @@ al., Deep Relational Metric Learning, ICCV 2021, which follows the protocol of M
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nearfield import losses
 from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.statistics import kendall_tau
 from nearfield.bench.results import BenchResults, Part
@@ -42,6 +44,8 @@ soft_triple      66.2 .4 36.5 .2 25.6 .2 | 59.6 .4 32.1 .2 21.3 .2
 triplet          64.4 .4 34.6 .4 23.8 .4 | 56.0 .3 29.6 .3 18.8 .3
 proxy_anchor     65.2 .2 36.0 .2 25.3 .1 | 56.6 .1 30.5 .1 19.8 .2
 drml             66.5 .1 36.8 .2 26.0 .2 | 59.5 .2 32.0 .3 21.2 .2
+drml/triplet     64.2 .5 34.8 .4 24.1 .3 | 56.3 .4 30.0 .5 19.3 .4
+drml/cosface     69.2 .3 37.8 .2 27.2 .2 | 60.2 .3 33.0 .2 22.3 .3
 cosface          67.2 .4 37.4 .2 26.5 .2 | 59.8 .3 32.1 .2 21.6 .2
 """
 Scores = dict[str, tuple[float, float | None]]  # metric -> value and half-width
@@ -55,7 +59,7 @@ class Source:
     part: Part  # comparable with this part
     network: str
     differs: str
-    rows: dict[str, Scores]  # by our names
+    rows: dict[str, Scores]  # by `row_name`
 
 
 def sources() -> list[Source]:
@@ -91,6 +95,14 @@ def _pairs(table: str, column: int) -> dict[str, Scores]:
     }
 
 
+def row_name(name: str, params: Mapping[str, Any]) -> str:
+    """The row that a method stands beside: its name, with the base it is made of where that is not the default."""
+    base = params.get("method.params.base")
+    if base is None or base == losses.method(name).parameters["base"].default:
+        return name
+    return f"{name}/{base}"
+
+
 def papers(results: BenchResults, boards: dict[Part, Board]) -> dict[str, Any] | None:
     """Tables with at least two of our methods; None unless the data is CUB-200-2011."""
     if (results.data.get("images"), results.data.get("classes")) != (11_788, 200):
@@ -99,15 +111,15 @@ def papers(results: BenchResults, boards: dict[Part, Board]) -> dict[str, Any] |
     tables = []
     for source in sources():
         board = boards.get(source.part)
-        ours = [one for one in board.standings if one.name in source.rows] if board else []
+        ours = [one for one in board.standings if row_name(one.name, one.params) in source.rows] if board else []
         if len(ours) < 2:
             continue
         common = [m for m in next(iter(source.rows.values())) if all(m in one.scores for one in ours)]
-        taus = {
-            m: kendall_tau([o.scores[m].mean for o in ours], [source.rows[o.name][m][0] for o in ours]) for m in common
-        }
+        theirs = [source.rows[row_name(one.name, one.params)] for one in ours]
+        taus = {m: kendall_tau([one.scores[m].mean for one in ours], [row[m][0] for row in theirs]) for m in common}
         rows = [
-            {"method": number[one.label], "scores": {m: list(source.rows[one.name][m]) for m in common}} for one in ours
+            {"method": number[one.label], "scores": {m: list(row[m]) for m in common}}
+            for one, row in zip(ours, theirs, strict=True)
         ]
         facts = {"title": source.title, "part": source.part, "network": source.network, "differs": source.differs}
         tables.append({**facts, "metrics": common, "taus": taus, "rows": rows})
