@@ -342,17 +342,22 @@ def anchors_and_positives(labels: Tensor) -> list[tuple[int, int]]:
     return couples
 
 
-def npairs(pairs: Pairs, l2: float = 5e-4) -> Tensor:
+def npairs(pairs: Pairs, l2: float = 5e-4, symmetric: bool = False) -> Tensor:
     """Mean over anchors of the cross-entropy of softmax_j(a . p_j) + l2 (mean |a|^2 + mean |p|^2).
 
     The target is spread evenly over the references with the label of the anchor.
     Anchors without a positive or without a negative among the references are dropped.
+    Symmetric: the mean of this and the same with anchors and positives swapped.
     """
-    if pairs.same:
-        couples = anchors_and_positives(pairs.row_labels)
-        anchors, refs = [a for a, _ in couples], [p for _, p in couples]
-    else:
-        anchors, refs = list(pairs.rows), list(range(pairs.s.shape[1]))
+    if not pairs.same:
+        return npairs_between(pairs, list(pairs.rows), list(range(pairs.s.shape[1])), l2)
+    couples = anchors_and_positives(pairs.row_labels)
+    anchors, refs = [a for a, _ in couples], [p for _, p in couples]
+    one_way = npairs_between(pairs, anchors, refs, l2)
+    return (one_way + npairs_between(pairs, refs, anchors, l2)) / 2 if symmetric else one_way
+
+
+def npairs_between(pairs: Pairs, anchors: list[int], refs: list[int], l2: float) -> Tensor:
     total, used = pairs.zero(), []
     for a in anchors:
         pos = [p for p in refs if int(pairs.col_labels[p]) == int(pairs.row_labels[a])]
@@ -364,14 +369,21 @@ def npairs(pairs: Pairs, l2: float = 5e-4) -> Tensor:
     return total / len(used) + l2 * (pairs.row_sq[used].mean() + pairs.col_sq[refs].mean())
 
 
-def angular(pairs: Pairs, angle: float = 45.0, l2: float = 0.0) -> Tensor:
+def angular(pairs: Pairs, angle: float = 45.0, l2: float = 0.0, symmetric: bool = False) -> Tensor:
     """Mean over (a, p) of log(1 + sum_n e^f) + l2 (mean |a|^2 + mean |p|^2), t = tan(angle).
 
     f = 4 t^2 (x_a + x_p) . x_n - 2 (1 + t^2) x_a . x_p; the n are the positives of couples with another label.
+    Symmetric: the mean of this and the same with anchors and positives swapped.
     """
     need_same(pairs, "angular")
-    t2 = math.tan(math.radians(angle)) ** 2
     couples = anchors_and_positives(pairs.row_labels)
+    one_way = angular_of(pairs, couples, angle, l2)
+    swapped = [(p, a) for a, p in couples]
+    return (one_way + angular_of(pairs, swapped, angle, l2)) / 2 if symmetric else one_way
+
+
+def angular_of(pairs: Pairs, couples: list[tuple[int, int]], angle: float, l2: float) -> Tensor:
+    t2 = math.tan(math.radians(angle)) ** 2
     total, used = pairs.zero(), []
     for a, p in couples:
         neg = [n for _, n in couples if int(pairs.row_labels[n]) != int(pairs.row_labels[a])]
@@ -385,10 +397,12 @@ def angular(pairs: Pairs, angle: float = 45.0, l2: float = 0.0) -> Tensor:
     return total / len(used) + l2 * norms
 
 
-def npairs_angular(x: Tensor, labels: Tensor, angle: float = 45.0, lam: float = 2.0, l2: float = 5e-4) -> Tensor:
+def npairs_angular(
+    x: Tensor, labels: Tensor, angle: float = 45.0, lam: float = 2.0, l2: float = 5e-4, symmetric: bool = False
+) -> Tensor:
     """N-pairs on the raw embeddings + lam * angular on the unit embeddings. A function of x, not of one `Pairs`."""
     raw, unit = pairs_of(x, labels, normalize=False), pairs_of(x, labels, normalize=True)
-    return npairs(raw, l2=l2) + lam * angular(unit, angle=angle)
+    return npairs(raw, l2=l2, symmetric=symmetric) + lam * angular(unit, angle=angle, symmetric=symmetric)
 
 
 # ---------------------------------------------------------------------------------------------------- ranked list
@@ -569,8 +583,9 @@ def snr(
     neg_margin: float = 1.0,
     margin: float = 0.2,
     reg: float = 0.0,
+    normalize: bool = False,
 ) -> Tensor:
-    """d_ij = var(z_j - z_i) / max(var(z_i), 1e-8) over the D components of raw embeddings, i the anchor.
+    """d_ij = var(z_j - z_i) / max(var(z_i), 1e-8) over the D components of raw (or unit) embeddings, i the anchor.
 
     contrastive: mean of the non-zero [d - m_p]_+ + mean of the non-zero [m_n - d]_+;
     triplet: mean of the non-zero [d_ap - d_an + m]_+ over all triplets. Both + reg * mean_i |sum_d z_id|.
@@ -579,6 +594,8 @@ def snr(
     pairs = pairs_of(x, labels, refs, ref_labels, normalize=False)
     rows = x.double()  # (Q, D)
     cols = rows if refs is None else refs.double()  # (R, D)
+    if normalize:
+        rows, cols = (z / z.norm(dim=1, keepdim=True) for z in (rows, cols))
 
     def distances(i: int, js: list[int]) -> Tensor:
         return variance(cols[js] - rows[i]) / variance(rows[i]).clamp(min=1e-8)

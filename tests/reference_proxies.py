@@ -19,8 +19,12 @@ def unit(v: Tensor) -> Tensor:
     return v / length.clamp(min=1e-12)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0, over: str = "all") -> Tensor:
+    if over == "all":
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    target = torch.full_like(logits, smoothing / (logits.shape[1] - 1))
+    target[torch.arange(len(labels)), labels] = 1 - smoothing
+    return F.cross_entropy(logits, target)  # target probabilities
 
 
 def proxy_triplet(x: Tensor, y: Tensor, p: Tensor, margin: float = 1.0) -> Tensor:
@@ -35,12 +39,12 @@ def proxy_triplet(x: Tensor, y: Tensor, p: Tensor, margin: float = 1.0) -> Tenso
 
 def proxy_nca(
     x: Tensor, y: Tensor, p: Tensor, scale: float = 3.0, proxy_scale: float | None = None, form: str = "strict",
-    label_smoothing: float = 0.0,
+    label_smoothing: float = 0.0, smooth_over: str = "all",
 ) -> Tensor:  # fmt: skip
     other = scale if proxy_scale is None else proxy_scale
     far = (scale * unit(x)[:, None] - other * unit(p)[None]).square().sum(2)  # (N, C)
     if form == "probabilistic":
-        return cross_entropy(-far, y, label_smoothing)
+        return cross_entropy(-far, y, label_smoothing, smooth_over)
     total = x.new_zeros(())
     for i in range(len(x)):
         others = torch.arange(len(p)) != y[i]
@@ -48,8 +52,10 @@ def proxy_nca(
     return total / len(x)
 
 
-def proxy_softmax(x: Tensor, y: Tensor, p: Tensor, temperature: float = 0.05, label_smoothing: float = 0.0) -> Tensor:
-    return cross_entropy(unit(x) @ unit(p).T / temperature, y, label_smoothing)
+def proxy_softmax(
+    x: Tensor, y: Tensor, p: Tensor, temperature: float = 0.05, label_smoothing: float = 0.0, smooth_over: str = "all"
+) -> Tensor:
+    return cross_entropy(unit(x) @ unit(p).T / temperature, y, label_smoothing, smooth_over)
 
 
 def proxy_anchor(x: Tensor, y: Tensor, p: Tensor, alpha: float = 32.0, delta: float = 0.1) -> Tensor:

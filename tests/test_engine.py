@@ -82,10 +82,10 @@ def probe_by_autograd(
 ) -> Tensor:
     """The same loss, dense."""
     rows, cols = x, refs[0] if refs else x
+    if normalize:
+        rows, cols = F.normalize(rows), F.normalize(cols)
     if measure == "snr":
         rows, cols = rows - rows.mean(1, keepdim=True), cols - cols.mean(1, keepdim=True)
-    elif normalize:
-        rows, cols = F.normalize(rows), F.normalize(cols)
     s, equal = rows @ cols.T, labels[:, None] == (refs[1] if refs else labels)
     squared = (rows[:, None] - cols).square().sum(-1)
     pos = equal if refs else equal & ~torch.eye(len(x), dtype=torch.bool)

@@ -95,6 +95,8 @@ SETTINGS: dict[str, Case] = dict(
         case("lifted_generalized", lam=-1.5),
         case("npairs", l2=0.1),
         case("npairs", l2=0.0, normalize=True),
+        case("npairs", l2=0.1, symmetric=True),
+        case("angular", angle=30.0, l2=0.01, symmetric=True, normalize=False),
         case("angular", angle=30.0, l2=0.01, normalize=False),
         case("ranked_list", alpha=1.0, margin=0.2, temperature=3.0, lam=0.5),
         case("binomial", reduction="mean"),
@@ -441,6 +443,26 @@ def test_snr_of_nearly_constant_embeddings(form: str) -> None:
     close(found.queries, grad_of(x))
 
 
+def test_snr_of_unit_vectors_does_not_depend_on_their_length() -> None:
+    """The reality check normalised embeddings before the distance and before the regulariser."""
+    x, labels = ZOO["unequal"]
+    scale = torch.linspace(0.1, 10.0, len(x), dtype=torch.float64)[:, None]
+    for preset in losses.method("snr").presets:
+        loss = losses.create("snr", preset=preset)
+        close(loss(scale * x, labels), loss(x, labels))
+    assert losses.create("snr")(scale * x, labels) != losses.create("snr")(x, labels)
+
+
+def test_symmetric_pairs_are_the_mean_of_both_directions() -> None:
+    """As DMLPlayground computes it: the loss of (a, p), that of (p, a), and half of their sum."""
+    x, labels = ZOO["random"][0], torch.arange(12).repeat_interleave(2)
+    swapped = torch.arange(24).view(12, 2).flip(1).flatten()
+    for name in ("npairs", "angular", "npairs_angular"):
+        one, both = losses.create(name, l2=0.1), losses.create(name, l2=0.1, symmetric=True)
+        close(both(x, labels), (one(x, labels) + one(x[swapped], labels)) / 2)
+        assert (both(x, labels) - one(x, labels)).abs() > 1e-6
+
+
 @pytest.mark.parametrize("preset", ["", *losses.method("snr").presets])
 def test_snr_regulariser_and_presets(preset: str) -> None:
     params = {"reg": 0.3, **(losses.method("snr").presets[preset] if preset else {})}
@@ -453,7 +475,9 @@ def test_snr_regulariser_and_presets(preset: str) -> None:
     close(found.queries, grad_of(x))
 
 
-@pytest.mark.parametrize("params", [{}, {"angle": 30.0, "lam": 0.5, "l2": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "params", [{}, {"angle": 30.0, "lam": 0.5, "l2": 0.1}, {"lam": 0.5, "l2": 0.1, "symmetric": True}], ids=str
+)
 @pytest.mark.parametrize("batch", ZOO)
 def test_npairs_angular_equals_reference(batch: str, params: Params) -> None:
     x, labels = ZOO[batch]

@@ -100,9 +100,8 @@ def hard_rule(d_pos: Tensor, d_neg: Tensor) -> tuple[Tensor, Tensor]:
 
 def semihard_rule(margin: float) -> Rule:
     def rule(d_pos: Tensor, d_neg: Tensor) -> tuple[Tensor, Tensor]:
-        if not len(d_pos):
-            return d_pos, torch.zeros_like(d_neg)
-        return torch.ones_like(d_pos), (d_neg > d_pos.min()) & (d_neg < d_pos.max() + margin)
+        kept = [any(p < n < p + margin for p in d_pos) for n in d_neg]
+        return torch.ones_like(d_pos), torch.tensor(kept, dtype=d_neg.dtype)
 
     return rule
 
@@ -317,6 +316,15 @@ def test_hard_mining_by_miner_equals_hard_mining_by_the_loss() -> None:
         by_miner = pair_weights(pair_loss("triplet", miner=HardMiner()), x, labels)
         by_loss = pair_weights(pair_loss("triplet", mining="hard"), x, labels)
         torch.testing.assert_close(by_miner, by_loss, rtol=1e-12, atol=1e-14)
+
+
+def test_semihard_miner_keeps_no_negative_between_the_bands() -> None:
+    """Positives at 0.2 and 1.0, margin 0.1: negatives at 0.25 and 1.05 are semi-hard, those at 0.6 and 1.2 are not."""
+    at = torch.tensor([0.0, 0.2, 1.0, 0.25, 0.6, 1.05, 1.2], dtype=torch.float64)[:, None]
+    labels = torch.tensor([0, 0, 0, 1, 2, 3, 4])
+    loss = pair_loss("contrastive", form="hinge", neg_margin=9.0, normalize=False, miner=SemiHardMiner(0.1))
+    weights = pair_weights(loss, at[:1], labels[:1], at[1:], labels[1:])[0]
+    assert (weights[2:] > 0).tolist() == [True, False, True, False]
 
 
 def test_semihard_miner_is_facenet_when_there_is_one_positive() -> None:

@@ -35,6 +35,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("proxy_triplet", {"margin": 0.1}),
     ("proxy_nca", {"scale": 1.0, "proxy_scale": 8.0}),
     ("proxy_softmax", {"label_smoothing": 0.3, "temperature": 0.5}),
+    ("proxy_softmax", {"label_smoothing": 0.3, "temperature": 0.5, "smooth_over": "others"}),
     ("proxy_anchor", {"alpha": 5.0, "delta": -0.2}),
     ("cosface", {"scale": 4.0, "margin": 0.9}),
     ("arcface", {"scale": 4.0, "margin": 1.5}),

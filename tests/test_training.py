@@ -11,6 +11,7 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from nearfield.training.batches import Supply, split
 from nearfield.training.loop import Interrupted, train
 from nearfield.training.optimizers import build_optimizer, clip_gradients
 from nearfield.training.run_folder import CheckpointWarning, RunFolder
+from nearfield.training.sharding import Split, gradient_norm
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
 METHODS = ["multi_similarity", "fastap", "proxy_softmax", "margin"]
@@ -560,7 +562,7 @@ def test_the_parts_of_network_and_loss_are_clipped_each(tmp_path: Path) -> None:
         optimizer.zero_grad()
         images = torch.randint(256, (12, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         loss(forward(images), torch.arange(12) % 3).backward()
-        clip_gradients(optimizer, recipe)
+        clip_gradients(optimizer, recipe, partial(gradient_norm, split=Split({}, {}, ())))
         return {
             group["name"]: float(torch.stack([p.grad.norm() for p in group["params"]]).norm())
             for group in optimizer.param_groups

@@ -36,7 +36,7 @@ def pair_up(labels: Tensor) -> Pairing:
     "npairs",
     "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
     space={"l2": Real(1e-5, 0.1, log=True)},
-    presets={"proxy_anchor_authors": {"l2": 0.02}},
+    presets={"proxy_anchor_authors": {"l2": 0.02}, "symmetric": {"symmetric": True}},
     plain={"method.params.l2": 0.0},
     similarities="N",
     disagreement="the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
@@ -50,15 +50,17 @@ class NPairs(PairLoss):
 
     which is cross-entropy on A P^T; references with the anchor's label share the target evenly. Embeddings are not
     normalised in training, hence the penalty on their norms (5e-4 = 0.25 * 0.002 in TensorFlow and DMLPlayground).
+    With `symmetric`, anchors and positives also swap roles, and the loss is the mean of both (Unbiased Evaluation,
+    section 2.4); against references other than the batch there is nothing to swap.
     "Unbiased Evaluation" Eq. 3 prints a distance where the code has this inner product.
     """
 
     normalized = False
     reduction = "usable"
 
-    def __init__(self, l2: Weight = 5e-4, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, l2: Weight = 5e-4, symmetric: bool = False, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        self.l2 = l2
+        self.l2, self.symmetric = l2, symmetric
 
     def pairing(self, labels: Tensor) -> Pairing | None:
         return pair_up(labels)
@@ -77,7 +79,10 @@ class NPairs(PairLoss):
     "angular",
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017; Unbiased Evaluation Eqs. 4-5",
     space={"angle": Real(30.0, 60.0)},
-    presets={"unbiased_evaluation": {"normalize": False, "l2": 5e-4}},
+    presets={
+        "unbiased_evaluation": {"normalize": False, "l2": 5e-4},
+        "symmetric": {"normalize": False, "l2": 5e-4, "symmetric": True},
+    },
     sampler="npairs",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
 )
@@ -87,7 +92,8 @@ class Angular(PairLoss):
         f_apn = 4 tan^2(angle) (x_a + x_p) . x_n - 2 (1 + tan^2(angle)) x_a . x_p
         L = 1/K sum_a log(1 + sum_n exp f_apn) + l2 (mean |z_a|^2 + mean |z_p|^2)
 
-    The negatives are the positives of the other pairs. f is itself one dot product, of the query
+    The negatives are the positives of the other pairs; with `symmetric`, anchors and positives also swap roles, and the
+    loss is the mean of both. f is itself one dot product, of the query
     (4 t^2 (x_a + x_p), -2 (1 + t^2) x_a . x_p) and the reference (x_n, 1), which is what the engine computes.
     The published hinge variants mask f by multiplication and get the "1 +" only because exp(0) = 1.
     """
@@ -95,9 +101,11 @@ class Angular(PairLoss):
     own_batch = True
     reduction = "usable"
 
-    def __init__(self, angle: Degrees = 45.0, l2: Weight = 0.0, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(
+        self, angle: Degrees = 45.0, l2: Weight = 0.0, symmetric: bool = False, **engine: Unpack[EngineOptions]
+    ) -> None:
         super().__init__(**engine)
-        self.tan2, self.l2 = math.tan(math.radians(angle)) ** 2, l2
+        self.tan2, self.l2, self.symmetric = math.tan(math.radians(angle)) ** 2, l2, symmetric
 
     def pairing(self, labels: Tensor) -> Pairing | None:
         return pair_up(labels)
@@ -134,10 +142,16 @@ class NPairsAngular(nn.Module):
     """N-pairs on the raw embeddings plus `lam` times Angular on the normalised ones."""
 
     def __init__(
-        self, angle: Degrees = 45.0, lam: Number = 2.0, l2: Weight = 5e-4, **engine: Unpack[EngineOptions]
+        self,
+        angle: Degrees = 45.0,
+        lam: Number = 2.0,
+        l2: Weight = 5e-4,
+        symmetric: bool = False,
+        **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__()
-        self.npairs, self.angular, self.lam = NPairs(l2, **engine), Angular(angle, **engine), lam
+        self.npairs = NPairs(l2, symmetric, **engine)
+        self.angular, self.lam = Angular(angle, symmetric=symmetric, **engine), lam
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch of pairs; a 0-dim tensor."""

@@ -92,21 +92,22 @@ class Contrastive(PairLoss):
     "Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019",
     space={"pos_margin": Real(0.0, 0.5), "neg_margin": Real(0.5, 1.5), "reg": Real(0.0, 0.5)},
     presets={
-        "reality_check_cub": {"pos_margin": 0.3264, "neg_margin": 0.8446, "reg": 0.1382},
-        "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337},
-        "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831},
+        "reality_check_cub": {"pos_margin": 0.3264, "neg_margin": 0.8446, "reg": 0.1382, "normalize": True},
+        "reality_check_cars": {"pos_margin": 0.1670, "neg_margin": 0.9337, "normalize": True},
+        "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831, "normalize": True},
     },
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, weight_decay=1e-4),
 )
 class SNR(PairLoss):
-    """Contrastive hinge on the signal-to-noise distance of raw embeddings.
+    """Contrastive hinge on the signal-to-noise distance of raw embeddings, or of unit vectors (`normalize`).
 
         d(i, j) = var(z_j - z_i) / var(z_i)   over the components; the query is the signal, so d is not symmetric
         L = mean over active positives of [d - pos_margin]_+ + mean over active negatives of [neg_margin - d]_+
             + reg mean_i |sum_d z_id|
 
     With centred vectors c this is |c_j - c_i|^2 / |c_i|^2, which needs only dot products; for centred unit vectors it
-    is the squared Euclidean distance. For triplets on this distance: `triplet(distance="snr", margin=0.2)`.
+    is the squared Euclidean distance. The reality check normalised embeddings first, before distance and regulariser
+    (presets). For triplets on this distance: `triplet(distance="snr", margin=0.2)`.
     """
 
     normalized = False
@@ -135,8 +136,10 @@ class SNR(PairLoss):
         return mean_of_hinges(block, self.pos_margin, self.neg_margin)
 
     def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
-        wide = torch.promote_types(queries.dtype, torch.float32)  # sums overflow in float16
-        return self.reg * queries.to(wide).sum(1).abs().mean() if self.reg else None
+        if not self.reg:
+            return None
+        z = queries.to(torch.promote_types(queries.dtype, torch.float32))  # sums overflow in float16
+        return self.reg * (F.normalize(z, dim=1) if self.normalize else z).sum(1).abs().mean()
 
 
 def count_active(block: Block, pos_margin: float, neg_margin: float) -> Tensor:
@@ -157,9 +160,12 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
     "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017",
     space={"alpha": Real(0.02, 0.5, log=True), "beta": Real(0.5, 1.5)},
     presets={
-        "reality_check_cub": {"alpha": 0.0878, "beta": 0.7838},
-        "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164},
-        "reality_check_sop": {"alpha": 0.0915, "beta": 1.1072},
+        "reality_check_cub": {"alpha": 0.0878, "beta": 0.7838, "per_class": False},
+        "reality_check_cars": {"alpha": 0.0781, "beta": 1.3164, "per_class": False},
+        "reality_check_sop": {"alpha": 0.0915, "beta": 1.1072, "per_class": False},
+        "reality_check_cub_per_class": {"alpha": 0.0779, "beta": 0.9796},
+        "reality_check_cars_per_class": {"alpha": 0.0776, "beta": 0.9598},
+        "reality_check_sop_per_class": {"alpha": 0.0518, "beta": 0.8424},
     },
     recipe=OptimizerConfig(name="adam", lr=1e-6, head=100.0, loss_lr=0.1, weight_decay=1e-4),
 )
@@ -168,10 +174,11 @@ class Margin(PairLoss):
 
         L = sum ( positives [d - beta + alpha]_+ , sampled negatives [beta - d + alpha]_+ ) / number of active pairs
 
-    beta belongs to the class of the query (`num_classes`) or is one for all, and is learned: dL/dbeta is -1 for each
-    active positive and +1 for each active negative. Every positive is used; for each, one negative is drawn with
-    probability inverse to the density of its distance (`nearfield.pairs.mining.draw_by_distance`). A query without a
-    negative nearer than `upper` draws none, or uses its nearest with `fallback="nearest"`.
+    beta is learned, and belongs to the class of the query or is one for all (`per_class=False`, or no `num_classes`):
+    dL/dbeta is -1 for each active positive and +1 for each active negative. Every positive is used; for each, one
+    negative is drawn with probability inverse to the density of its distance
+    (`nearfield.pairs.mining.draw_by_distance`). A query without a negative nearer than `upper` draws none, or uses its
+    nearest with `fallback="nearest"`.
     DMLPlayground indexes beta by the position in the batch and other ports never train it; the MXNet original indexes
     it by label, as here. The published implementations omit the upper cut-off, and then mostly draw far negatives,
     which have no gradient.
@@ -186,6 +193,7 @@ class Margin(PairLoss):
         num_classes: Classes | None = None,
         alpha: Number = 0.2,
         beta: Number = 1.2,
+        per_class: bool = True,
         cutoff: Annotated[float, Field(ge=1e-6, le=2)] = 0.5,
         upper: Weight = 1.4,
         fallback: Literal["drop", "nearest"] = "drop",
@@ -194,11 +202,12 @@ class Margin(PairLoss):
     ) -> None:
         super().__init__(**engine)
         self.alpha, self.cutoff, self.upper, self.fallback, self.seed = alpha, cutoff, upper, fallback, seed
-        self.beta = nn.Parameter(torch.full((num_classes or 1,), beta))
+        betas = self.learned_numbers({"num_classes": num_classes, "per_class": per_class})
+        self.beta = nn.Parameter(torch.full((betas,), beta))
 
     @staticmethod
     def learned_numbers(params: Params) -> int:
-        return params["num_classes"] or 1
+        return params["num_classes"] or 1 if params["per_class"] else 1
 
     def pair_parameters(self) -> tuple[nn.Parameter, ...]:
         return (self.beta,)

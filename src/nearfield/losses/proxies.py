@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Classes, Dim, Number, Scale, Share
 from nearfield.losses.protocols import Idle
-from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, cross_entropy
+from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, Smoothed, cross_entropy
 from nearfield.losses.registry import Real, register
 from nearfield.pairs import Block, Held, Weighted, log_sum_exp
 
@@ -58,8 +58,14 @@ class ProxyTriplet(ProxyLoss):
     space={"scale": Real(0.5, 16.0, log=True)},
     presets={
         "probabilistic": {"form": "probabilistic"},
-        "dichotomies": {"form": "probabilistic", "label_smoothing": 0.1},
-        "dichotomies_sop": {"form": "probabilistic", "label_smoothing": 0.1, "scale": 1.0, "proxy_scale": 8.0},
+        "dichotomies": {"form": "probabilistic", "label_smoothing": 0.1, "smooth_over": "others"},
+        "dichotomies_sop": {
+            "form": "probabilistic",
+            "label_smoothing": 0.1,
+            "smooth_over": "others",
+            "scale": 1.0,
+            "proxy_scale": 8.0,
+        },
         "proxynca_pp": {"form": "probabilistic"},
     },
     plain={"method.params.scale": 1.0},
@@ -76,7 +82,7 @@ class ProxyNCA(ProxyLoss):
     D_c = const - 2 scale proxy_scale cos: a softmax over cosines with temperature 1/(2 scale proxy_scale), 0.056 here.
     Unscaled it is 0.5, at which training stalls; the paper does not mention a scale. "probabilistic" equals
     `proxy_softmax` with that temperature. DMLPlayground applies log-softmax to +D, so that its proxies point away from
-    their class.
+    their class. `label_smoothing` is as in `proxy_softmax`; dichotomies/proxy-nca spreads it over the other classes.
     """
 
     combines_columns = True
@@ -89,21 +95,20 @@ class ProxyNCA(ProxyLoss):
         proxy_scale: Scale | None = None,
         form: Literal["strict", "probabilistic"] = "strict",
         label_smoothing: Share = 0.0,
+        smooth_over: Smoothed = "all",
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
         self.scale, self.proxy_scale = scale, scale if proxy_scale is None else proxy_scale
-        self.form, self.label_smoothing = form, label_smoothing
+        self.form, self.label_smoothing, self.smooth_over = form, label_smoothing, smooth_over
 
     def idle(self, labels: Tensor) -> Idle:
         return Idle("log_n", math.log(max(1, self.choices(labels) - (self.form == "strict"))))
 
     def weigh(self, block: Block) -> Weighted:
         s = 2 * self.scale * self.proxy_scale
-        strict = self.form == "strict"
-        value, pos, neg = cross_entropy(
-            s * block.pos, s * block.neg, self.label_smoothing, with_positive=not strict, columns=block.columns
-        )
+        smoothing = self.label_smoothing, self.form != "strict", self.smooth_over
+        value, pos, neg = cross_entropy(s * block.pos, s * block.neg, *smoothing, columns=block.columns)
         return Weighted(value, s * pos, neg.mul_(s))
 
 
@@ -115,7 +120,7 @@ class ProxyNCA(ProxyLoss):
         "reality_check_cub": {"temperature": 0.1087},
         "reality_check_cars": {"temperature": 0.0886},
         "reality_check_sop": {"temperature": 0.0630},
-        "unbiased_evaluation": {"label_smoothing": 0.1},
+        "unbiased_evaluation": {"label_smoothing": 0.1, "smooth_over": "others"},
     },
     plain={"method.params.temperature": 1.0},
     sampler="shuffle",
@@ -126,7 +131,8 @@ class ProxySoftmax(ProxyLoss):
 
         L = 1/M sum_i -log softmax_c(x_i . p_c / temperature) at c = y_i
 
-    W = (softmax - target) / (temperature M); with `label_smoothing` e the target is 1 - e + e/C at y and e/C elsewhere.
+    W = (softmax - target) / (temperature M); with `label_smoothing` e the target is 1 - e + e/C at y and e/C elsewhere,
+    or, with `smooth_over="others"` as in DMLPlayground, 1 - e and e/(C - 1).
     Without the temperature the softmax of cosines is nearly uniform and training fails. The paper's network ends in a
     layer norm without learned scale (`model.norm = "layer"`) and, with 2048 dims, has no embedding layer; its binary
     variant keeps the sign of each dim and ranks by Hamming distance (`distance = "hamming"`), which has many ties:
@@ -142,17 +148,20 @@ class ProxySoftmax(ProxyLoss):
         dim: Dim,
         temperature: Scale = 0.05,
         label_smoothing: Share = 0.0,
+        smooth_over: Smoothed = "all",
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, **options)
-        self.temperature, self.label_smoothing = temperature, label_smoothing
+        self.temperature, self.label_smoothing, self.smooth_over = temperature, label_smoothing, smooth_over
 
     def idle(self, labels: Tensor) -> Idle:
         return Idle("log_n", math.log(self.choices(labels)))
 
     def weigh(self, block: Block) -> Weighted:
         s = 1 / self.temperature
-        value, pos, neg = cross_entropy(s * block.pos, s * block.neg, self.label_smoothing, columns=block.columns)
+        value, pos, neg = cross_entropy(
+            s * block.pos, s * block.neg, self.label_smoothing, over=self.smooth_over, columns=block.columns
+        )
         return Weighted(value, s * pos, neg.mul_(s))
 
 

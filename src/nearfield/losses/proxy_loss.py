@@ -6,7 +6,7 @@ Axes: B queries of a block, C classes, D dims. See `nearfield.pairs` for what a 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from nearfield.pairs import (
 from nearfield.pairs.mining import uniforms
 
 DRAWN = 1 << 20  # numbers drawn at a time to start proxies of which this process holds a part
+Smoothed = Literal["all", "others"]  # classes over which label smoothing spreads its share
 
 
 class ProxyOptions(EngineOptions, total=False):
@@ -188,23 +189,28 @@ def within_batch(build: type[nn.Module]) -> bool:
 
 
 def cross_entropy(
-    pos: Tensor, neg: Tensor, smoothing: float = 0.0, with_positive: bool = True, columns: Columns = WHOLE
+    pos: Tensor,
+    neg: Tensor,
+    smoothing: float = 0.0,
+    with_positive: bool = True,
+    over: Smoothed = "all",
+    columns: Columns = WHOLE,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-log softmax at the one positive of each row, (B,), and its derivatives; `pos` (B, 1) and `neg` are logits.
 
-    With `smoothing` e the target is 1 - e + e/C at the positive and e/C elsewhere. Without `with_positive` the softmax
-    is over the negatives alone. `columns` are the block's.
+    With `smoothing` e the target is 1 - e + e/C at the positive and e/C elsewhere, or 1 - e and e/(C - 1) if it is over
+    the others only. Without `with_positive` the softmax is over the negatives alone. `columns` are the block's.
     """
     if with_positive:
         whole, pos_share, neg_share = log_sum_exp(pos, neg, columns=columns)
     else:
         whole, neg_share = log_sum_exp(neg, columns=columns)
         pos_share = torch.zeros_like(pos)
-    value, pos_share = whole - (1 - smoothing) * pos[:, 0], pos_share - (1 - smoothing)
-    if smoothing:
-        real = is_real(neg)
-        aside = smoothing / (1 + columns.total(real.sum(1, keepdim=True)))  # (B, 1)
-        everyone = pos[:, 0] + columns.total((finite(neg) * real).sum(1))
-        value = value - aside[:, 0] * everyone
-        pos_share, neg_share = pos_share - aside, neg_share - aside * real
-    return value, pos_share, neg_share
+    if not smoothing:
+        return whole - pos[:, 0], pos_share - 1, neg_share
+    real = is_real(neg)
+    others = columns.total(real.sum(1, keepdim=True))  # (B, 1)
+    aside = smoothing / (others + 1 if over == "all" else others.clamp(min=1))  # (B, 1) target of each other class
+    target = 1 - aside * others
+    value = whole - target[:, 0] * pos[:, 0] - aside[:, 0] * columns.total((finite(neg) * real).sum(1))
+    return value, pos_share - target, neg_share - aside * real

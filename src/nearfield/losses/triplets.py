@@ -44,7 +44,7 @@ Mining = Literal["all", "hard", "semihard", "facenet", "pml", "semihard_random",
 class Triplet(PairLoss):
     """Triplet: a negative must be farther than a positive by a margin.
 
-        L = mean over triplets of [D_ap - D_an + margin]_+     D: d, d^2, -S or the SNR distance
+        L = mean over triplets of [D_ap - D_an + margin]_+     D: d, d^2, -S or the SNR distance (of raw embeddings)
 
     `mining` selects the triplets: "all"; "hard" (farthest positive, nearest negative); and five rules that have all
     been published as semi-hard: "semihard" (TensorFlow, DMLPlayground: for each positive pair the nearest negative that
@@ -67,6 +67,8 @@ class Triplet(PairLoss):
         seed: Seed = 0,
         **engine: Unpack[EngineOptions],
     ) -> None:
+        if distance == "snr":
+            engine.setdefault("normalize", False)
         super().__init__(**engine)
         self.margin, self.mining, self.over, self.seed = margin, mining, reduction, seed
         self.measure = "dot" if distance == "cosine" else distance

@@ -127,6 +127,7 @@ class PairLoss(nn.Module):
     measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
     surveys: bool = False  # whether a first sweep must `survey` all rows
     reduction: Reduction = "batch"
+    symmetric: bool = False  # whether queries and references of its `pairing` also swap roles: the mean of both
     turn: Tensor
 
     def __init__(
@@ -198,10 +199,12 @@ class PairLoss(nn.Module):
         NaN if any vector contains NaN or infinity. Leave labels on the CPU, even if embeddings are on an accelerator:
         then no loss waits for it, except those whose description names a synchronisation.
         """
-        compared = arrange(self, queries, labels, references, reference_labels)
-        value = stream(self, compared)
-        penalty = self.penalty(*compared.raw)
-        return value if penalty is None else value + penalty
+        values = []
+        for swapped in (False, True) if self.symmetric and references is None else (False,):
+            compared = arrange(self, queries, labels, references, reference_labels, swapped)
+            value, penalty = stream(self, compared), self.penalty(*compared.raw)
+            values.append(value if penalty is None else value + penalty)
+        return values[0] if len(values) == 1 else (values[0] + values[1]) / 2
 
 
 # ---------------------------------------------------------------------------------------------------------------

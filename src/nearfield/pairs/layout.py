@@ -56,9 +56,14 @@ class Compared(NamedTuple):
 
 
 def arrange(
-    loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+    loss: PairLoss,
+    queries: Tensor,
+    labels: Tensor,
+    references: Tensor | None,
+    reference_labels: Tensor | None,
+    swapped: bool = False,
 ) -> Compared:
-    """Check the input and lay it out."""
+    """Check the input and lay it out; with `swapped`, queries and references of the loss's pairing change places."""
     labels, reference_labels, held = check_input(loss, queries, labels, references, reference_labels)
     if held is not None:
         references = held.vectors
@@ -69,6 +74,7 @@ def arrange(
     raw_queries, raw_references = queries, queries if references is None else references
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
+        pairing = pairing._replace(rows=pairing.columns, columns=pairing.rows) if swapped else pairing
         rows, columns, _ = pairing
         wide = queries.to(compared_dtype(queries))
         raw_queries, raw_references = pick(queries, rows), pick(queries, columns)
@@ -162,7 +168,7 @@ class Vectors(NamedTuple):
     """Vectors in label order."""
 
     x: Tensor  # (N, D) float32 or wider, as they are compared
-    unmoved: Tensor  # (N, D) the same before the origin was moved
+    unmoved: Tensor  # (N, D) the same before the origin was moved, or the vectors were centred
     norms: Tensor | None  # (N, 1) the norms they were divided by, if they were normalised
 
 
@@ -174,12 +180,14 @@ def compared_dtype(*vectors: Tensor | None) -> torch.dtype:
 def prepare(
     loss: PairLoss, layout: Layout, prepared: bool, queries: Tensor, references: Tensor | None
 ) -> tuple[Vectors, Vectors | None]:
-    """Queries and references in label order, normalised or centred unless they are `prepared` already."""
+    """Queries and references in label order, normalised unless they are `prepared`, and moved as the measure asks."""
     given = [(queries, layout.rows)] + ([] if references is None else [(references, layout.columns)])
     wide = compared_dtype(queries, references)
     ordered = [_in_order(x.to(wide), order) for x, order in given]
     found = [(x, None) if prepared else _normalized(loss, x) for x in ordered]
-    if loss.measure not in ("euclidean", "sqeuclidean"):
+    if loss.measure == "snr":
+        sides = [Vectors(x - x.mean(1, keepdim=True), x, norms) for x, norms in found]
+    elif loss.measure == "dot":
         sides = [Vectors(x, x, norms) for x, norms in found]
     else:  # distances do not depend on the origin, but their rounding does
         origin = found[0 if layout.split else -1][0].mean(0)
@@ -187,21 +195,19 @@ def prepare(
     return sides[0], None if references is None else sides[1]
 
 
-def prepare_backward(loss: PairLoss, prepared: bool, grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
+def prepare_backward(loss: PairLoss, grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
     """The gradient with respect to the vectors given to `prepare`, from that of its results; overwrites `grad`."""
     _, unit, norms = vectors
+    if loss.measure == "snr":
+        grad = grad.sub_(grad.mean(1, keepdim=True))
     if norms is not None:
         along = (grad * unit).sum(1, keepdim=True).mul_(norms > MIN_NORM)  # shorter ones are not unit vectors
         grad = grad.addcmul_(unit, along, value=-1).div_(norms)
-    elif loss.measure == "snr" and not prepared:
-        grad = grad.sub_(grad.mean(1, keepdim=True))
     return _in_order(grad, order.argsort())
 
 
 def _normalized(loss: PairLoss, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Vectors normalised or centred, as the loss compares them, and the norms they were divided by."""
-    if loss.measure == "snr":
-        return x - x.mean(1, keepdim=True), None
+    """Vectors normalised, if the loss compares unit vectors, and the norms they were divided by."""
     if not loss.normalize:
         return x, None
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=MIN_NORM)

@@ -67,17 +67,17 @@ class HardMiner:
 
 @dataclass(frozen=True)
 class SemiHardMiner:
-    """Keep negatives farther than the nearest positive but by less than `margin`: FaceNet's band, row by row."""
+    """Keep negatives in FaceNet's band of some positive of the query: d_pos < d_neg < d_pos + `margin`."""
 
     margin: float = 0.2
 
     def __call__(self, block: Block) -> Block:
         sign = math.copysign(1.0, block.far)  # work on distances
         pos, neg = sign * block.pos, sign * block.neg
-        real = torch.where(block.pos_mask, pos, math.inf)
-        nearest = real.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
-        farthest = pos.amax(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), -math.inf)
-        return keep(block, neg=neg.gt(nearest).to(neg.dtype).mul_(neg.lt_(farthest + self.margin)))
+        starts = pos.sort(1).values  # padding comes first, and is counted twice: it cancels
+        begun = torch.searchsorted(starts, neg)  # (B, N + 1) how many bands begin before a negative
+        ended = torch.searchsorted(starts + self.margin, neg, right=True)
+        return keep(block, neg=(begun > ended).to(neg.dtype))
 
 
 @dataclass(frozen=True)

@@ -119,10 +119,10 @@ class _Stream(torch.autograd.Function):
                 return value, None, None, *grads
             by_row, by_column, grad_q, grad_r = sides.by_row, sides.by_column, sums.grad_q, sums.grad_r
             if by_column is None or references is None:
-                grad_q = prepare_backward(loss, prepared, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
+                grad_q = prepare_backward(loss, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
                 return value, grad_q.to(queries.dtype), None, *grads
-            grad_q = prepare_backward(loss, prepared, grad_q.div_(divisor), by_row, layout.rows)
-            grad_r = prepare_backward(loss, prepared, grad_r.div_(divisor), by_column, layout.columns)
+            grad_q = prepare_backward(loss, grad_q.div_(divisor), by_row, layout.rows)
+            grad_r = prepare_backward(loss, grad_r.div_(divisor), by_column, layout.columns)
             return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
 
     @staticmethod
@@ -223,9 +223,23 @@ def pair_weights(
     Rows are the embeddings; columns the references, the proxies of losses that have them (of proxies split over
     processes, those of this process), or the embeddings again.
     """
+    swaps = (False, True) if loss.symmetric and references is None else (False,)
+    found = [_weights(loss, embeddings, labels, references, reference_labels, swapped) for swapped in swaps]
+    return found[0] if len(found) == 1 else (found[0] + found[1]) / 2
+
+
+def _weights(
+    loss: PairLoss,
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor | None,
+    reference_labels: Tensor | None,
+    swapped: bool,
+) -> Tensor:
+    """The pair weights of one pass over the batch."""
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
         layout, queries, references, _, pairing, as_rows = arrange(
-            loss, embeddings, labels, references, reference_labels
+            loss, embeddings, labels, references, reference_labels, swapped
         )
         sides = _sides(loss, layout, pairing is not None, queries, references)
         q, r = sides.q, sides.r

@@ -96,7 +96,10 @@ def clip_gradients(
         if recipe.clip_by == "part" or group["name"] != "loss":
             parts.setdefault(group["name"] if recipe.clip_by == "part" else "network", []).extend(group["params"])
     for parameters in parts.values():
-        nn.utils.clip_grads_with_norm_(parameters, recipe.clip, norm(parameters))
+        factor = (recipe.clip / (norm(parameters) + 1e-6)).clamp(max=1.0)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.device))
 
 
 def require_all_trained(optimizer: torch.optim.Optimizer, loss: nn.Module) -> None:

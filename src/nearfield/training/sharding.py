@@ -113,10 +113,10 @@ def _from_first_rank(whole: Tensor | None, sizes: Sizes, shape: torch.Size, dtyp
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], split: Split) -> Tensor:
     """The norm of the gradients of `parameters` on all ranks, still on its device; the same on each."""
-    parted = {id(p) for p in split.parameters}
-    every = [p for p in parameters if p.grad is not None]
+    given, parted = list(parameters), {id(p) for p in split.parameters}
+    every = [p for p in given if p.grad is not None]
     norm = _norm([p.grad for p in every if id(p) not in parted])
-    if not any(id(p) in parted for p in every):
+    if not any(id(p) in parted for p in given):
         return norm
     square = _norm([p.grad for p in every if id(p) in parted]).square().to(split.parameters[0].device)
     dist.all_reduce(square)
