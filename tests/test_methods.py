@@ -108,6 +108,17 @@ def test_methods_prints_file_and_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"defined in: {losses.method('fastap').where}" in capsys.readouterr().out
 
 
+def test_methods_prints_what_it_was_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
+    """The released code, its commit or that none is recorded, and the largest difference."""
+    assert main(["methods", "drml"]) == 0
+    told = capsys.readouterr().out
+    assert "compared with: zbr17/DRML with zbr17/GeDML (commit not recorded): edge biases at 0: value 1e-16" in told
+    assert "(2c416a9): all biases at random" in told
+    assert main(["methods", "bin_lifted"]) == 0
+    assert "compared with: no released code" in capsys.readouterr().out
+    assert all(each.code and each.difference for name in losses.names() for each in losses.method(name).compared)
+
+
 def test_a_class_without_a_file_names_its_module() -> None:
     built = type("Dynamic", (nn.Module,), {})
     assert Method("dynamic", built, "nowhere").where == __name__

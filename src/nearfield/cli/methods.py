@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from nearfield.losses.registry import Method
 
 DETAILS = """
-With a name it prints the equation, file and line, the defaults, published variants, the search space and the sampler.
+With a name it prints the equation, file and line, the defaults, published variants, the search space, the sampler, and
+the released code that value and gradient were compared with.
 """
 
 
@@ -48,6 +49,7 @@ def _explain(m: Method) -> None:
         lines[f"search {name}"] = f"{space.low} to {space.high}{log}"
     lines["sampler"] = m.sampler
     lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
+    lines["compared with"] = "; ".join(map(str, m.compared)) or "no released code"
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
 
 
@@ -67,6 +69,7 @@ def _facts(m: Method) -> dict[str, Any]:
         "space": {name: asdict(space) for name, space in m.space.items()},
         "sampler": m.sampler,
         "recipe": m.recipe.model_dump(exclude_defaults=True) if m.recipe else None,
+        "compared": [each._asdict() for each in m.compared],
         "where": m.where,
     }
 

@@ -38,6 +38,10 @@ Radians = Annotated[float, Field(ge=0, le=math.pi / 2, description="Angles are i
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=2.53e-3, weight_decay=1e-4),
+    compared=(
+        ("zbr17/GeDML", "value and gradient 1e-16"),
+        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class CosFace(ProxyLoss):
     """Normalised softmax in which the true class must win by a margin in the cosine.
@@ -78,6 +82,10 @@ class CosFace(ProxyLoss):
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, loss_lr=5.13e-3, weight_decay=1e-4),
+    compared=(
+        ("zbr17/GeDML", "value and gradient 1e-16"),
+        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class ArcFace(ProxyLoss):
     """Normalised softmax in which the true class must win by a margin in the angle, in radians.
@@ -116,6 +124,7 @@ class ArcFace(ProxyLoss):
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=5e-4),
+    compared=(("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class SubCenterArcFace(ProxyLoss):
     """ArcFace with several centers for each class: an embedding is compared with the nearest center of a class.
@@ -175,6 +184,10 @@ class SubCenterArcFace(ProxyLoss):
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="adam", lr=1e-4, loss_lr=1e-2, weight_decay=1e-4, eps=0.01, loss_eps=0.01),
+    compared=(
+        ("idstcv/SoftTriple", "value 1e-7, gradient 1.3e-6, that of the proxies too"),
+        ("pytorch-metric-learning", "value and gradient 1e-6, without the regulariser", "2.9.0"),
+    ),
 )
 class SoftTriple(ProxyLoss):
     """Normalised softmax with several centers for each class, weighted softly, and a regulariser that merges them.

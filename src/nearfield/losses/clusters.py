@@ -145,6 +145,12 @@ class MedoidSearch:
     presets={"ronekko": {"squared": True}},
     by_cluster=True,
     recipe=OptimizerConfig(name="rmsprop", lr=1e-4, weight_decay=1e-5),
+    compared=(
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "14 of 14 values and 13 gradients equal; the other batch is at a tie of the hinge",
+        ),
+    ),
 )
 class StructuredClustering(PairLoss):
     """Structured clustering: the true classes must score higher than any other set of as many medoids, by a margin.
@@ -222,6 +228,7 @@ class StructuredClustering(PairLoss):
     by_cluster=True,
     sampler="episodic",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
+    compared=(("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),),
 )
 class Prototypical(PairLoss):
     """Prototypical networks: classify each query by its distance to the mean of some items of every class.

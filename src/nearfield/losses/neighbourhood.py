@@ -28,6 +28,10 @@ from nearfield.pairs.mining import MultiSimilarityMiner
     "Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016; Unbiased Evaluation Eq. 2",
     space={"margin": Real(0.2, 2.0)},
     recipe=OptimizerConfig(name="sgd", lr=1e-4, head=10.0, weight_decay=2e-4),
+    compared=(
+        ("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),
+        ("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class Lifted(PairLoss):
     """Lifted structure: each positive pair against all negatives of both of its ends.
@@ -72,6 +76,7 @@ class Lifted(PairLoss):
     "GPW Eq. 6, after Song et al. 2016 and Hermans et al. 2017",
     space={"lam": Real(0.0, 2.0)},
     similarities="N",
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class LiftedGeneralized(PairLoss):
     """Lifted structure as the Multi-Similarity paper writes it: the whole positive set against the whole negative set.
@@ -102,6 +107,7 @@ class LiftedGeneralized(PairLoss):
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True)},
     presets={"code": {"beta": 40.0}},
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
+    compared=(("bnu-wangxun/Deep_Metric", "value 8e-10, gradient 8e-9, with mining too; half of theirs"),),
 )
 class LiftedStar(PairLoss):
     """Lifted structure with two temperatures and no hinge.
@@ -178,6 +184,11 @@ class BinLifted(PairLoss):
     plain={"method.params.mine": False},
     similarities="SPN",
     recipe=OptimizerConfig(name="adam", lr=3e-5, weight_decay=5e-4),
+    compared=(
+        ("MalongTech/research-ms-loss", "value 2e-7, gradient 1e-7"),
+        ("bnu-wangxun/Deep_Metric", "mining: value 8e-10, gradient 8e-9"),
+        ("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class MultiSimilarity(PairLoss):
     """Multi-Similarity: mine by relative similarity (P), then weigh by self-similarity (S) and other negatives' (N).
@@ -229,6 +240,7 @@ class MultiSimilarity(PairLoss):
     "Sun et al., Circle Loss, CVPR 2020",
     space={"scale": Real(8.0, 512.0, log=True), "margin": Real(0.0, 0.5)},
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class Circle(PairLoss):
     """Circle: every similarity is pulled towards its optimum, the more strongly the farther it is from it.
@@ -265,6 +277,7 @@ class Circle(PairLoss):
     "Goldberger et al., Neighbourhood Components Analysis, 2004; GPW supplement Eq. 1",
     space={"scale": Real(0.5, 64.0, log=True)},
     similarities="PN",
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class NCA(PairLoss):
     """Neighbourhood components: the probability that a soft nearest neighbour has the query's label.
@@ -296,6 +309,7 @@ class NCA(PairLoss):
     "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020 (L_out)",
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class SupCon(PairLoss):
     """Supervised contrastive: each positive is classified against all other items.
@@ -326,6 +340,7 @@ class SupCon(PairLoss):
     "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
 )
 class NTXent(PairLoss):
     """Normalised temperature-scaled cross-entropy: each positive is classified against the negatives alone.

@@ -42,6 +42,10 @@ def pair_up(labels: Tensor) -> Pairing:
     disagreement="the softmax runs over the positive too, so a nearer positive takes weight from the negatives (P)",
     sampler="npairs",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
+    compared=(
+        ("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16; the symmetric form was not run"),
+        ("pytorch-metric-learning", "one pair a class: equal to rounding", "2.9.0"),
+    ),
 )
 class NPairs(PairLoss):
     """N-pairs: each anchor must pick its positive among the positives of all pairs.
@@ -85,6 +89,12 @@ class NPairs(PairLoss):
     },
     sampler="npairs",
     recipe=OptimizerConfig(name="adam", lr=1e-4, eps=1e-7, weight_decay=1e-5),
+    compared=(
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "both forms: value and gradient 1e-16; the symmetric form was not run",
+        ),
+    ),
 )
 class Angular(PairLoss):
     """Angular: bound the angle at the negative in the triangle (anchor, positive, negative), at any scale.

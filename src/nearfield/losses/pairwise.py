@@ -35,6 +35,10 @@ from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
     },
     similarities="S",
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
+    compared=(
+        ("bnu-wangxun/Deep_Metric", "gradient 8e-9; the value differs by a constant"),
+        ("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class Contrastive(PairLoss):
     """Contrastive: pull every positive, push negatives that are nearer than a margin.
@@ -97,6 +101,13 @@ class Contrastive(PairLoss):
         "reality_check_sop": {"pos_margin": 0.3759, "neg_margin": 1.0831, "normalize": True},
     },
     recipe=OptimizerConfig(name="rmsprop", lr=1e-6, weight_decay=1e-4),
+    compared=(
+        (
+            "pytorch-metric-learning",
+            "value 1e-7, gradient 1e-6, the tolerance of the tests; the authors' code is not public",
+            "2.9.0",
+        ),
+    ),
 )
 class SNR(PairLoss):
     """Contrastive hinge on the signal-to-noise distance of raw embeddings, or of unit vectors (`normalize`).
@@ -168,6 +179,13 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
         "reality_check_sop_per_class": {"alpha": 0.0518, "beta": 0.8424},
     },
     recipe=OptimizerConfig(name="adam", lr=1e-6, head=100.0, loss_lr=0.1, weight_decay=1e-4),
+    compared=(
+        (
+            "pytorch-metric-learning",
+            "value 1e-7, gradient 1e-6 on the triplets that were drawn; frequencies of the draws within noise of 1/q",
+            "2.9.0",
+        ),
+    ),
 )
 class Margin(PairLoss):
     """Margin loss with distance-weighted sampling: a learned boundary beta between near and far.
@@ -239,6 +257,12 @@ class Margin(PairLoss):
     presets={"code": {"beta": 40.0, "reduction": "mean"}},
     similarities="S",
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
+    compared=(
+        (
+            "bnu-wangxun/Deep_Metric",
+            "value 8e-10, gradient 8e-9; with mining too where its factors 2/alpha and 2/beta are 1",
+        ),
+    ),
 )
 class Binomial(PairLoss):
     """Binomial deviance: a soft hinge on every pair, mean over the positives and over the negatives of a query.
@@ -277,6 +301,10 @@ class Binomial(PairLoss):
     space={"nodes": Whole(11, 401, log=True)},
     presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
     similarities="P",
+    compared=(
+        ("valerystrizh/pytorch-histogram-loss", "value 1e-7, gradient 1.3e-6"),
+        ("pytorch-metric-learning", "value 1e-5: its bins are float32", "2.9.0"),
+    ),
 )
 class Histogram(PairLoss):
     """Histogram: the probability that a random negative pair is more similar than a random positive pair.

@@ -28,6 +28,7 @@ from nearfield.pairs import Block, Held, Weighted, log_sum_exp
     space={"margin": Real(0.05, 2.0, log=True)},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-3, head=0.01, loss_lr=1e-3, weight_decay=5e-4, loss_eps=0.01),
+    compared=(("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),),
 )
 class ProxyTriplet(ProxyLoss):
     """Triplets of an embedding, the proxy of its class and every other proxy.
@@ -71,6 +72,13 @@ class ProxyTriplet(ProxyLoss):
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=4e-3, loss_lr=4e2, eps=1.0, loss_eps=1.0, weight_decay=0.0),
+    compared=(
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "strict form, and its form on +D with negated proxies: value and gradient 1e-16",
+        ),
+        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class ProxyNCA(ProxyLoss):
     """Neighbourhood components analysis against proxies; it needs the scale to train at all.
@@ -125,6 +133,11 @@ class ProxyNCA(ProxyLoss):
     plain={"method.params.temperature": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=1e-4),
+    compared=(
+        ("azgo14/classification_metric_learning", "value 1e-7, gradient 1.3e-6, that of the proxies too"),
+        ("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),
+        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class ProxySoftmax(ProxyLoss):
     """Normalised softmax: classify by cosine to a learned proxy, with a temperature.
@@ -173,6 +186,10 @@ class ProxySoftmax(ProxyLoss):
     plain={"method.params.alpha": 1.0},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-4, loss_lr=1e-2, weight_decay=1e-4),
+    compared=(
+        ("tjddus9597/Proxy-Anchor-CVPR2020", "value 1e-7, gradient 1.3e-6, that of the proxies too"),
+        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class ProxyAnchor(ProxyLoss):
     """Each proxy is an anchor: it pulls its class and pushes the others, the hardest most.

@@ -30,6 +30,13 @@ from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, l
     plain={"sampler.name": "m_per_class"},
     sampler="fastap",
     recipe=OptimizerConfig(name="adam", lr=1e-5, head=10.0, weight_decay=0.0),
+    compared=(
+        (
+            "kunhe/FastAP-metric-learning, PyTorch",
+            "value 8e-8, gradient 6e-7, theirs exactly M/2 times ours; its MATLAB code was not run",
+        ),
+        ("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),
+    ),
 )
 class FastAP(PairLoss):
     """FastAP: average precision of each query's ranking, from soft histograms of its squared distances z = 2 - 2 S.
@@ -141,6 +148,12 @@ class SmoothAP(PairLoss):
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
     plain={"method.params.temperature": 0.0},
     recipe=OptimizerConfig(name="sgd", lr=0.01, weight_decay=2e-5),
+    compared=(
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "value equal; gradient 21 % apart, by the stop-gradient of the weights",
+        ),
+    ),
 )
 class RankedList(PairLoss):
     """Ranked list: positives nearer than alpha - margin, negatives farther than alpha, near negatives weigh more.

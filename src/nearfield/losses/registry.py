@@ -87,7 +87,7 @@ class Method:
     members: str = ""  # of an ensemble: the parameter that holds the number of its networks
     holds_head: bool = False  # whether it takes the backbone's features and embeds them itself
     base_params: Mapping[str, Params] = field(default_factory=dict)  # published parameters of its base, by its name
-    compared: tuple[Compared, ...] = ()  # with which released code
+    compared: tuple[Compared, ...] = ()  # with which released code its value and gradient were compared
     # General Pair Weighting (Multi-Similarity paper, Table 1)
     similarities: str = ""  # of S, P, N: what the paper says that the weight of a negative depends on
     disagreement: str = ""  # why a measurement finds others
@@ -175,7 +175,8 @@ _Loss = TypeVar("_Loss", bound=type[nn.Module])
 
 
 def register(name: str, source: str, **facts: Any) -> Callable[[_Loss], _Loss]:
-    """Class decorator: make a loss known as `name`; `facts` are the fields of `Method`."""
+    """Class decorator: make a loss known as `name`; `facts` are the fields of `Method`, `compared` as plain tuples."""
+    facts["compared"] = tuple(Compared(*each) for each in facts.get("compared", ()))
 
     def add(build: _Loss) -> _Loss:
         if name in _METHODS:
