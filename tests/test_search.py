@@ -74,7 +74,7 @@ def test_the_parameters_of_a_base_are_searched_too() -> None:
     assert {f"method.params.base_params.{key}": each for key, each in alone.items()}.items() <= space.items()
     first = published(run, space)
     assert (first["method.params.base_params.alpha"], first["method.params.base_params.delta"]) == (64.0, 0.2)
-    assert build_loss(apply(run, first), 5).get_submodule("whole").alpha == 64.0  # type: ignore[attr-defined]
+    assert build_loss(apply(run, first), 5).get_submodule("whole").alpha == 64.0
     tuned = apply(run, {"method.params.base_params.alpha": 9.0})
     assert tuned.method.params == {"base_params": {"alpha": 9.0}}
     given = space_of(run_of("drml", base_params={"alpha": 9.0}))
