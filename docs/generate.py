@@ -38,9 +38,11 @@ def methods_page() -> str:
                 f"- `{p}`: " + ", ".join(f"{k} = {v}" for k, v in values.items()) for p, values in m.presets.items()
             ]
             parts.append("Presets:\n\n" + "\n".join(lines))
-        if m.space:
+        searched = m.searched({})
+        if searched:
             spans = [
-                f"{k} {s.low} to {s.high}{' (log)' if getattr(s, 'log', False) else ''}" for k, s in m.space.items()
+                f"{k} {s.low} to {s.high}{' (log)' if getattr(s, 'log', False) else ''}"
+                for k, (s, _) in searched.items()
             ]
             parts.append(f"Search space: {', '.join(spans)}.")
         recipe = m.recipe.model_dump(exclude_defaults=True) if m.recipe else {}

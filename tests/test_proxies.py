@@ -269,3 +269,18 @@ def test_equals_pytorch_metric_learning(name: str) -> None:
     value, expected = loss(found, labels), peer(wanted, labels)
     close(value, expected, 1e-6)
     close(torch.autograd.grad(value, found)[0], torch.autograd.grad(expected, wanted)[0], 1e-6)
+
+
+@pytest.mark.parametrize("preset", losses.method("soft_triple").presets)
+def test_the_reality_checks_soft_triple_divides_by_gamma(preset: str) -> None:
+    """Its settings go in as they were published: the library that found them computes softmax(S / gamma)."""
+    params = losses.method("soft_triple").presets[preset]
+    published = {"reality_check_cub": 58.95, "reality_check_cars": 19.18, "reality_check_sop": 47.9}
+    assert params["gamma"] == published[preset]
+    searched = losses.method("soft_triple").space["gamma"]
+    assert searched.low <= 0.1 < 19 < 59 <= searched.high  # the paper's value, and those
+    x, labels = ZOO["random"]
+    loss = make("soft_triple", **{**params, "tau": 0.0})
+    peer = pml.SoftTripleLoss(C, D, la=params["scale"], gamma=params["gamma"], margin=params["delta"]).double()
+    next(peer.parameters()).data = loss.proxies.detach().T.clone()
+    close(loss(x, labels), peer(x, labels), 1e-6)

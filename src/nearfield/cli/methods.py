@@ -44,10 +44,10 @@ def methods(arguments: argparse.Namespace) -> None:
 def _explain(m: Method) -> None:
     lines = {"defined in": m.where, "defaults": _list(_defaults(m))}
     lines |= {f"variant {name}": _list(preset) for name, preset in m.presets.items()}
-    for name, space in m.space.items():
+    for name, (space, _) in m.searched({}).items():
         log = ", log scale" if getattr(space, "log", False) else ""
         lines[f"search {name}"] = f"{space.low} to {space.high}{log}"
-    lines["sampler"] = m.sampler
+    lines["sampler"] = "that of its base" if m.sampler == "base" else m.sampler
     lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
     lines["compared with"] = "; ".join(map(str, m.compared)) or "no released code"
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
