@@ -9,6 +9,7 @@ from pathlib import Path
 from nearfield import losses
 from nearfield.cli.grammar import Help
 from nearfield.cli.main import build_parser
+from nearfield.cli.methods import span
 from nearfield.cli.recipes import notes, summary
 from nearfield.files import write_text
 from nearfield.recipes import RECIPES, facts, recipe
@@ -40,11 +41,7 @@ def methods_page() -> str:
             parts.append("Presets:\n\n" + "\n".join(lines))
         searched = m.searched({})
         if searched:
-            spans = [
-                f"{k} {s.low} to {s.high}{' (log)' if getattr(s, 'log', False) else ''}"
-                for k, (s, _) in searched.items()
-            ]
-            parts.append(f"Search space: {', '.join(spans)}.")
+            parts.append(f"Search space: {'; '.join(f'{k} {span(s)}' for k, (s, _) in searched.items())}.")
         recipe = m.recipe.model_dump(exclude_defaults=True) if m.recipe else {}
         published = f" Published optimiser: {', '.join(f'{k} = {v}' for k, v in recipe.items())}." if recipe else ""
         sampler = "that of its base" if m.sampler == "base" else f"`{m.sampler}`"

@@ -796,7 +796,9 @@ def test_search_space_holds_published_settings(name: str) -> None:
     method = losses.method(name)
     for preset, params in method.presets.items():
         for key in params.keys() & method.space.keys():
-            assert method.space[key].low <= params[key] <= method.space[key].high, (preset, key)
+            span = method.space[key]
+            assert isinstance(span, Real | Whole)
+            assert span.low <= params[key] <= span.high, (preset, key)
 
 
 @each_method

@@ -23,6 +23,7 @@ from nearfield import losses
 from nearfield.errors import InputError
 from nearfield.losses.classifiers import add_angle
 from nearfield.losses.proxy_loss import ProxyLoss
+from nearfield.losses.registry import Real
 from nearfield.pairs import pair_weights
 
 pml = pytest.importorskip("pytorch_metric_learning.losses")
@@ -278,6 +279,7 @@ def test_the_reality_checks_soft_triple_divides_by_gamma(preset: str) -> None:
     published = {"reality_check_cub": 58.95, "reality_check_cars": 19.18, "reality_check_sop": 47.9}
     assert params["gamma"] == published[preset]
     searched = losses.method("soft_triple").space["gamma"]
+    assert isinstance(searched, Real)
     assert searched.low <= 0.1 < 19 < 59 <= searched.high  # the paper's value, and those
     x, labels = ZOO["random"]
     loss = make("soft_triple", **{**params, "tau": 0.0})

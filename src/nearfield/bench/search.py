@@ -53,8 +53,8 @@ def space_of(run: RunConfig) -> Space:
 
 def _batches(run: RunConfig, found: Method) -> Space:
     """Images of a class in a batch, for losses within a batch of so many of each; for whole classes, whether so."""
-    kind, own, size = run.sampler.name, run.sampler.per_class, run.sampler.batch_size
-    kind = found.sampler_of(run.method.params) if kind == "auto" else kind
+    own, size = run.sampler.per_class, run.sampler.batch_size
+    kind = found.sampler_of(run.method.params) if run.sampler.name == "auto" else run.sampler.name
     numbers = tuple(n for n in sorted({own, *PER_CLASS}) if size % n == 0)
     if not found.within_batch or kind not in ("m_per_class", "fastap") or len(numbers) < 2:
         return {}

@@ -11,7 +11,7 @@ from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_command, add_json
 
 if TYPE_CHECKING:
-    from nearfield.losses.registry import Method
+    from nearfield.losses.registry import Method, Range
 
 DETAILS = """
 With a name it prints the equation, file and line, the defaults, published variants, the search space, the sampler, and
@@ -45,12 +45,20 @@ def _explain(m: Method) -> None:
     lines = {"defined in": m.where, "defaults": _list(_defaults(m))}
     lines |= {f"variant {name}": _list(preset) for name, preset in m.presets.items()}
     for name, (space, _) in m.searched({}).items():
-        log = ", log scale" if getattr(space, "log", False) else ""
-        lines[f"search {name}"] = f"{space.low} to {space.high}{log}"
+        lines[f"search {name}"] = span(space)
     lines["sampler"] = "that of its base" if m.sampler == "base" else m.sampler
     lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
     lines["compared with"] = "; ".join(map(str, m.compared)) or "no released code"
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
+
+
+def span(each: Range) -> str:
+    """What a search may choose from, in words."""
+    from nearfield.losses.registry import Choice
+
+    if isinstance(each, Choice):
+        return " or ".join(map(str, each.values))
+    return f"{each.low} to {each.high}{', log scale' if each.log else ''}"
 
 
 def _list(values: Mapping[str, Any]) -> str:

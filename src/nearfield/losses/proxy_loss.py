@@ -101,7 +101,9 @@ class ProxyLoss(PairLoss):
         if sample is not None and sample > num_classes:
             raise InputError(f"sample must be at most num_classes = {num_classes}, or None for all; got {sample}.")
         if params.get("shard") and params.get("compile"):
-            raise InputError("compile must be False with shard: compiled code does not talk to other processes; got True.")
+            raise InputError(
+                "compile must be False with shard: compiled code does not talk to other processes; got True."
+            )
 
     @staticmethod
     def learned_numbers(params: Params) -> int:

@@ -9,7 +9,6 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
-import math
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -81,7 +81,9 @@ def _entries(
     for index, sizes in split.optimizer.items():
         values = state["state"].get(index, {})
         for key in sorted(values):
-            if values[key] is None or (isinstance(values[key], Tensor) and values[key].ndim):  # step counts have no rows
+            if values[key] is None or (
+                isinstance(values[key], Tensor) and values[key].ndim
+            ):  # step counts have no rows
                 yield values, key, sizes
 
 
