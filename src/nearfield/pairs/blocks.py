@@ -42,20 +42,32 @@ class BlockIndex(NamedTuple):
     split: bool  # whether the columns are split over processes: then `padding` marks positives of others
 
 
+class Lengths(NamedTuple):
+    """Norms of the vectors of a block; those that its loss does not need are empty."""
+
+    rows: Tensor  # (B, 1) |q|^2 of the queries as compared, for measures that are squared distances
+    columns: Tensor  # (N + 1,) |r|^2
+    given: Tensor  # (B,) |q| of the queries as they were given, for losses with `row_norms`
+
+
 class BlockResult(NamedTuple):
     """One weighed block: sums and weights, before division by the divisor."""
 
     value: Tensor  # ()
     terms: Tensor | int  # () what the block adds to the divisor, which is at least 1
     weights: Tensor  # (B, N + 1) dL/dS
-    norm_grad: Tensor  # (B, 1) 2 dL/d|q|^2, for measures that are squared distances
+    row_grad: Tensor  # (B, 1) 2 dL/d|q|^2, for measures that are squared distances
+    column_grad: Tensor | None  # (N + 1,) 2 dL/d|r|^2 where that is not minus the sum of the weights of a column
+    norms: Tensor | None  # (B,) dL/d|q| of the queries as they were given
     params: tuple[Tensor, ...]
 
 
-def sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, Tensor, Tensor, BlockIndex]]:
-    """For each block of rows: its slice, u (B, N + 1) as its measure needs it, the queries' |q|^2 (B, 1), `BlockIndex`.
+def sweep(
+    loss: PairLoss, layout: Layout, q: Tensor, r: Tensor, norms: Tensor
+) -> Iterator[tuple[slice, Tensor, Lengths, BlockIndex]]:
+    """For each block of rows: its slice, u (B, N + 1) as its measure needs it, `Lengths`, `BlockIndex`.
 
-    |q|^2 is empty for measures that are not squared distances.
+    `norms` (M,) are those of the queries as they were given, for losses with `row_norms`.
     """
     squared, shard = MEASURES[loss.measure].squared, layout.shard
     width = len(r)
@@ -67,14 +79,16 @@ def sweep(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tupl
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
         if column_sq is None:
-            u, row_sq = q[at] @ r.T, q.new_empty(0)
+            u, lengths = q[at] @ r.T, Lengths(q.new_empty(0), q.new_empty(0), norms[at])
         else:
             row_sq = q[at].square().sum(1, keepdim=True)
             u = squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
-            row_sq = row_sq.clamp_(min=MIN_VARIANCE * q.shape[1])
+            if loss.measure == "snr":
+                row_sq = row_sq.clamp_(min=MIN_VARIANCE * q.shape[1])
+            lengths = Lengths(row_sq, column_sq, norms[at])
         if shard is not None and layout.split == "gathered":
             u = shard.gather(u)
-        yield at, u, row_sq, _index(loss, layout, at, q)
+        yield at, u, lengths, _index(loss, layout, at, q)
 
 
 def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
@@ -104,10 +118,10 @@ def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockInde
     )
 
 
-def show(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex, survey: Tensor) -> Block:
+def show(loss: PairLoss, dim: int, u: Tensor, lengths: Lengths, index: BlockIndex, survey: Tensor) -> Block:
     """The block as the loss sees it; `u` is overwritten."""
     measure = MEASURES[loss.measure]
-    x = measure.forward(u, row_sq)
+    x = measure.forward(u, lengths.rows, lengths.columns)
     pos = x.gather(1, index.pos_index)
     if index.padding is not None:
         pos.masked_fill_(index.padding, 0.0 if index.split else -measure.far)
@@ -128,18 +142,20 @@ def show(loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex,
         loss.turn,
         measure.far,
         loss.measure,
+        lengths.given,
         columns=SPLIT if index.split else WHOLE,
     )
     return block if loss.miner is None else loss.miner(block)
 
 
-def weigh(loss: PairLoss, block: Block, row_sq: Tensor, index: BlockIndex) -> BlockResult:
+def weigh(loss: PairLoss, block: Block, lengths: Lengths, index: BlockIndex) -> BlockResult:
     """Weigh one block and turn the derivatives with respect to the measure into those with respect to S."""
-    measure = MEASURES[loss.measure]
-    value, pos, neg, terms, params = loss.weigh(block)
+    measure, (a, b, _) = MEASURES[loss.measure], lengths
+    value, pos, neg, terms, params, norms = loss.weigh(block)
     if index.split and index.padding is not None:
         pos = pos.masked_fill(index.padding, 0.0)  # the process that has the positive has its weight
-    pos, neg = measure.to_dot(pos, block.pos, row_sq), measure.to_dot(neg, block.neg, row_sq)
+    b_pos = b if measure.stretch is None else b[index.pos_index]
+    pos, neg = measure.to_dot(pos, block.pos, a, b_pos), measure.to_dot(neg, block.neg, a, b)
     lacking = index.unusable
     if loss.miner is not None and loss.needs != "nothing":  # the miner may have removed what it needs
         lacking = unusable(loss, block.num_pos, block.num_neg)  # (B,)
@@ -147,14 +163,20 @@ def weigh(loss: PairLoss, block: Block, row_sq: Tensor, index: BlockIndex) -> Bl
         pos.masked_fill_(lacking[:, None], 0.0)
         neg.masked_fill_(lacking[:, None], 0.0)
         value = value.masked_fill(lacking, 0.0)
-    norm_grad = row_sq
-    if measure.squared:
-        clamped = row_sq <= MIN_VARIANCE * block.dim
-        norm_grad = measure.to_norm(pos, block.pos, clamped) + measure.to_norm(neg, block.neg, clamped)
+        norms = None if norms is None else norms.masked_fill(lacking, 0.0)
+    row_grad, column_grad = a, None
+    if measure.squared and measure.stretch is None:
+        clamped = a <= MIN_VARIANCE * block.dim
+        row_grad = measure.to_norm(pos, block.pos, clamped) + measure.to_norm(neg, block.neg, clamped)
     weights = neg.scatter_(1, index.own_index, 0.0).scatter_(1, index.pos_index, pos)
     if index.padding is not None:
         weights[:, -1] = 0.0
-    return BlockResult(value.sum(), _divisor(loss, value, terms, lacking), weights, norm_grad, params)
+    if measure.stretch is not None:
+        near, far = (x.masked_fill(x.isinf(), 0.0) for x in (block.pos, block.neg))  # their weights are 0
+        rows, columns = measure.stretch(far.scatter_(1, index.pos_index, near), a, b)
+        row_grad, column_grad = -(rows * weights).sum(1, keepdim=True), -(columns * weights).sum(0)
+    divisor = _divisor(loss, value, terms, lacking)
+    return BlockResult(value.sum(), divisor, weights, row_grad, column_grad, norms, params)
 
 
 def _divisor(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Tensor | None) -> Tensor | int:
@@ -166,7 +188,7 @@ def _divisor(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Tenso
 
 
 def show_and_weigh(
-    loss: PairLoss, dim: int, u: Tensor, row_sq: Tensor, index: BlockIndex, survey: Tensor
+    loss: PairLoss, dim: int, u: Tensor, lengths: Lengths, index: BlockIndex, survey: Tensor
 ) -> BlockResult:
     """Both steps together: what `compile=True` compiles."""
-    return weigh(loss, show(loss, dim, u, row_sq, index, survey), row_sq, index)
+    return weigh(loss, show(loss, dim, u, lengths, index, survey), lengths, index)

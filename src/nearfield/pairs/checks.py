@@ -18,15 +18,23 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_input(
-    loss: PairLoss, queries: Tensor, labels: Tensor, references: Tensor | None, reference_labels: Tensor | None
+    loss: PairLoss,
+    queries: Tensor,
+    labels: Tensor,
+    references: Tensor | None,
+    reference_labels: Tensor | None,
+    held: Held | None = None,
 ) -> tuple[Tensor, Tensor | None, Held | None]:
-    """Both labels, on the CPU, and the vectors that belong to the loss, if any; InputError for input it cannot take."""
+    """Both labels, on the CPU, and the vectors that belong to the loss, if any; InputError for input it cannot take.
+
+    `held` takes the place of those that belong to it.
+    """
     name = type(loss).__name__
     check_vectors("embeddings", queries, loss.check_finite)
     labels = check_labels("labels", labels, queries)
     if loss.measure == "snr" and queries.shape[1] < 2:
         raise InputError(f"embeddings must have at least 2 dims: {name} compares variances over them; got 1.")
-    held = loss.held(labels)
+    held = loss.held(labels) if held is None else held
     if held is not None:
         if references is not None or reference_labels is not None:
             raise InputError(f"{name} compares with its own proxies; call it without references and their labels.")

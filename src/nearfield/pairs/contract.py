@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from typing_extensions import TypedDict
 
 from nearfield.errors import InputError
-from nearfield.pairs.layout import arrange, pick
+from nearfield.pairs.layout import Compared, arrange, pick
 from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import stream
 
@@ -54,6 +54,7 @@ class Block:
     turn: Tensor  # () number of training calls so far: seeds random draws
     far: float  # +inf for distances, -inf for similarities
     measure: str  # what `pos` and `neg` hold
+    norms: Tensor  # (B,) of the queries as they were given, before they were normalised; for losses with `row_norms`
     columns: Columns = WHOLE  # combines sums and maxima over `neg` where its columns are split over processes
 
     @property
@@ -75,6 +76,7 @@ class Weighted(NamedTuple):
     neg: Tensor  # (B, N + 1)
     terms: Tensor | None = None  # (B,) what the sum is divided by under reduction "terms"
     params: tuple[Tensor, ...] = ()  # derivative with respect to each of the loss's `pair_parameters`
+    norms: Tensor | None = None  # (B,) derivative with respect to `Block.norms`; None if they are constants
 
 
 class Held(NamedTuple):
@@ -84,6 +86,7 @@ class Held(NamedTuple):
     labels: Tensor  # (C,) on the CPU
     as_rows: bool = False  # whether they are the queries and the batch the references
     shard: Shard | None = None  # if other processes hold more of them
+    joined: bool = False  # whether they and the batch together are the queries and the references
 
 
 class Pairing(NamedTuple):
@@ -123,8 +126,9 @@ class PairLoss(nn.Module):
     constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
     own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
     combines_columns: ClassVar[bool] = False  # whether `weigh` reduces over `neg` by `block.columns` and not else
+    row_norms: ClassVar[bool] = False  # whether it also depends on the norms of the queries, `Block.norms`
     block_type: ClassVar[type[Block]] = Block  # what the engine makes for `weigh` and `survey`
-    measure: Literal["dot", "sqeuclidean", "euclidean", "snr"] = "dot"
+    measure: Literal["dot", "sqeuclidean", "euclidean", "snr", "hyperbolic"] = "dot"
     surveys: bool = False  # whether a first sweep must `survey` all rows
     reduction: Reduction = "batch"
     symmetric: bool = False  # whether queries and references of its `pairing` also swap roles: the mean of both
@@ -166,6 +170,13 @@ class PairLoss(nn.Module):
         """Vectors that belong to the loss, such as proxies, to compare a batch with these labels with."""
         return None
 
+    def lift(self, queries: Tensor, references: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The vectors that are compared, as a differentiable function of those given, which they are by default."""
+        return queries, references
+
+    def observe(self, norms: Tensor) -> None:
+        """Update what the loss knows of norms (M,), once per training call, for losses with `row_norms`."""
+
     def pairing(self, labels: Tensor) -> Pairing | None:
         """Which rows of a batch are queries and which are references; None (the default) if all are both."""
         return None
@@ -199,12 +210,19 @@ class PairLoss(nn.Module):
         NaN if any vector contains NaN or infinity. Leave labels on the CPU, even if embeddings are on an accelerator:
         then no loss waits for it, except those whose description names a synchronisation.
         """
-        values = []
-        for swapped in (False, True) if self.symmetric and references is None else (False,):
-            compared = arrange(self, queries, labels, references, reference_labels, swapped)
-            value, penalty = stream(self, compared), self.penalty(*compared.raw)
-            values.append(value if penalty is None else value + penalty)
+        swaps = (False, True) if self.symmetric and references is None else (False,)
+        given = (queries, labels, references, reference_labels)
+        values = [self._value(arrange(self, *given, swapped)) for swapped in swaps]
         return values[0] if len(values) == 1 else (values[0] + values[1]) / 2
+
+    def against(self, queries: Tensor, labels: Tensor, held: Held) -> Tensor:
+        """The loss of `queries` (M, D) against `held` in place of the vectors that belong to the loss."""
+        return self._value(arrange(self, queries, labels, None, None, held=held))
+
+    def _value(self, compared: Compared) -> Tensor:
+        value = stream(self, compared)
+        penalty = self.penalty(*compared.raw)
+        return value if penalty is None else value + penalty
 
 
 # ---------------------------------------------------------------------------------------------------------------

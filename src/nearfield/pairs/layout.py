@@ -62,15 +62,25 @@ def arrange(
     references: Tensor | None,
     reference_labels: Tensor | None,
     swapped: bool = False,
+    held: Held | None = None,
 ) -> Compared:
-    """Check the input and lay it out; with `swapped`, queries and references of the loss's pairing change places."""
-    labels, reference_labels, held = check_input(loss, queries, labels, references, reference_labels)
-    if held is not None:
+    """Check the input and lay it out.
+
+    With `swapped`, queries and references of the loss's pairing change places; `held` takes the place of the vectors
+    that belong to the loss.
+    """
+    labels, reference_labels, held = check_input(loss, queries, labels, references, reference_labels, held)
+    batch, joined = len(queries), held is not None and held.joined
+    if held is not None and joined:
+        queries, labels, reference_labels = torch.cat([queries, held.vectors]), torch.cat([labels, held.labels]), None
+    elif held is not None:
         references = held.vectors
-    layout = None if held is None else _layout_of_held(loss, labels, held)
+    layout = None if held is None or joined else _layout_of_held(loss, labels, held)
     as_rows = held is not None and held.as_rows
     if as_rows:
         queries, references = cast(Tensor, references), queries
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, references = loss.lift(queries, references)
     raw_queries, raw_references = queries, queries if references is None else references
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
@@ -84,7 +94,7 @@ def arrange(
     layout = layout or _layout(_sorted(labels), None if reference_labels is None else _sorted(reference_labels))
     usable = ~unusable(loss, layout.num_pos, layout.num_neg)
     anchors, used = len(usable), int(np.count_nonzero(usable))
-    found = (len(layout.columns), 0) if as_rows else (anchors, anchors - used)  # each has its proxy
+    found = (batch, 0) if as_rows or joined else (anchors, anchors - used)  # each has its proxy
     loss.last = {"anchors": found[0], "unusable_anchors": found[1]}
     raw = raw_queries if used == anchors else raw_queries[to_tensor(layout.rows[usable], queries)]
     return Compared(layout, queries, references, (raw, raw_references), pairing, as_rows)
@@ -170,6 +180,7 @@ class Vectors(NamedTuple):
     x: Tensor  # (N, D) float32 or wider, as they are compared
     unmoved: Tensor  # (N, D) the same before the origin was moved, or the vectors were centred
     norms: Tensor | None  # (N, 1) the norms they were divided by, if they were normalised
+    given: Tensor  # (N,) the norms of queries before that, for losses with `row_norms`; else empty
 
 
 def compared_dtype(*vectors: Tensor | None) -> torch.dtype:
@@ -185,24 +196,31 @@ def prepare(
     wide = compared_dtype(queries, references)
     ordered = [_in_order(x.to(wide), order) for x, order in given]
     found = [(x, None) if prepared else _normalized(loss, x) for x in ordered]
+    given_norms = torch.linalg.vector_norm(ordered[0], dim=1) if loss.row_norms else ordered[0].new_empty(0)
     if loss.measure == "snr":
-        sides = [Vectors(x - x.mean(1, keepdim=True), x, norms) for x, norms in found]
-    elif loss.measure == "dot":
-        sides = [Vectors(x, x, norms) for x, norms in found]
+        sides = [Vectors(x - x.mean(1, keepdim=True), x, norms, given_norms) for x, norms in found]
+    elif loss.measure not in ("euclidean", "sqeuclidean"):
+        sides = [Vectors(x, x, norms, given_norms) for x, norms in found]
     else:  # distances do not depend on the origin, but their rounding does
         origin = found[0 if layout.split else -1][0].mean(0)
-        sides = [Vectors(x - origin, x, norms) for x, norms in found]
+        sides = [Vectors(x - origin, x, norms, given_norms) for x, norms in found]
     return sides[0], None if references is None else sides[1]
 
 
-def prepare_backward(loss: PairLoss, grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
-    """The gradient with respect to the vectors given to `prepare`, from that of its results; overwrites `grad`."""
-    _, unit, norms = vectors
+def prepare_backward(loss: PairLoss, grad: Tensor, norm_grad: Tensor, vectors: Vectors, order: Integers) -> Tensor:
+    """The gradient with respect to the vectors given to `prepare`, from that of its results; overwrites `grad`.
+
+    `norm_grad` (N,) is the gradient with respect to their norms as given, or empty.
+    """
+    _, unit, norms, given = vectors
     if loss.measure == "snr":
         grad = grad.sub_(grad.mean(1, keepdim=True))
     if norms is not None:
         along = (grad * unit).sum(1, keepdim=True).mul_(norms > MIN_NORM)  # shorter ones are not unit vectors
         grad = grad.addcmul_(unit, along, value=-1).div_(norms)
+    if len(norm_grad):
+        length = given if norms is None else given / norms[:, 0]  # of `unit`, which is 1 or for tiny vectors less
+        grad = grad.addcmul_(unit, (norm_grad / length.clamp(min=MIN_NORM))[:, None])
     return _in_order(grad, order.argsort())
 
 

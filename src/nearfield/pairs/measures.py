@@ -19,13 +19,18 @@ CLOSE = 2e-3  # squared distances below this share of the squared norm are recom
 
 
 class Measure(NamedTuple):
-    """A function x(u) of u = s, the dot product, or of u = |q|^2 + |r|^2 - 2 s; `a` is |q|^2, (B, 1)."""
+    """A function x(u) of u = s, the dot product, or of u = |q|^2 + |r|^2 - 2 s; a is |q|^2, (B, 1), and b is |r|^2.
+
+    `b` is (N + 1,), or (B, P) for the positives. A measure that depends on b beyond u has a `stretch`.
+    """
 
     squared: bool  # whether u is the squared distance
     far: float
-    forward: Callable[[Tensor, Tensor], Tensor]  # (u, a) -> x
-    to_dot: Callable[[Tensor, Tensor, Tensor], Tensor]  # (dL/dx, x, a) -> dL/ds
+    forward: Callable[[Tensor, Tensor, Tensor], Tensor]  # (u, a, b) -> x
+    to_dot: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (dL/dx, x, a, b) -> dL/ds
     to_norm: Callable[[Tensor, Tensor, Tensor], Tensor]  # (dL/ds, x, a is clamped) -> 2 dL/da over a row, (B, 1)
+    # (x, a, b) -> f, g: 2 dL/da = -sum over a row of f dL/ds and 2 dL/db = -sum over a column of g dL/ds
+    stretch: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
 def over_distance(grad: Tensor, d: Tensor) -> Tensor:
@@ -47,12 +52,35 @@ def _snr_row_sum(w: Tensor, x: Tensor, clamped: Tensor) -> Tensor:
     return (finite(x).mul_(~clamped).sub_(1).mul_(w)).sum(1, keepdim=True)
 
 
+def _poincare(u: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """arcosh(1 + t), t = 2 u / ((1 - a)(1 - b)), without cancellation near t = 0."""
+    t = (2 * u / (1 - a)).div_(1 - b)
+    return (t + (t * (t + 2)).sqrt_()).log1p_()
+
+
+def _poincare_stretch(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Through 1 / ((1 - a)(1 - b)): u / (1 - a) = (1 - b)(cosh x - 1) / 2."""
+    half = (x.cosh() - 1) / 2
+    return 1 + half * (1 - b), 1 + half * (1 - a)
+
+
 MEASURES: dict[str, Measure] = {
-    "dot": Measure(False, -math.inf, lambda u, a: u, lambda g, x, a: g, _row_sum),
-    "sqeuclidean": Measure(True, math.inf, lambda u, a: u, lambda g, x, a: -2 * g, _row_sum),
-    "euclidean": Measure(True, math.inf, lambda u, a: u.sqrt(), lambda g, x, a: over_distance(g, x).neg_(), _row_sum),
+    "dot": Measure(False, -math.inf, lambda u, a, b: u, lambda g, x, a, b: g, _row_sum),
+    "sqeuclidean": Measure(True, math.inf, lambda u, a, b: u, lambda g, x, a, b: -2 * g, _row_sum),
+    "euclidean": Measure(
+        True, math.inf, lambda u, a, b: u.sqrt(), lambda g, x, a, b: over_distance(g, x).neg_(), _row_sum
+    ),
     # var(r - q) / var(q): on centred vectors |q - r|^2 / |q|^2, so the query's norm also moves through 1/a
-    "snr": Measure(True, math.inf, lambda u, a: u / a, lambda g, x, a: -2 * g / a, _snr_row_sum),
+    "snr": Measure(True, math.inf, lambda u, a, b: u / a, lambda g, x, a, b: -2 * g / a, _snr_row_sum),
+    # the distance in the Poincare ball of radius 1, to which points of a ball of curvature -c are scaled by sqrt(c)
+    "hyperbolic": Measure(
+        True,
+        math.inf,
+        _poincare,
+        lambda g, x, a, b: over_distance(g, x.sinh()).mul_(-4).div_(1 - a).div_(1 - b),
+        _row_sum,
+        _poincare_stretch,
+    ),
 }
 
 

@@ -43,24 +43,25 @@ def _compiled(kind: str) -> Callable[..., BlockResult]:
     return torch.compile(copy, dynamic=True)
 
 
-def _results(loss: PairLoss, layout: Layout, q: Tensor, r: Tensor) -> Iterator[tuple[slice, BlockResult]]:
+def _results(loss: PairLoss, layout: Layout, sides: Sides) -> Iterator[tuple[slice, BlockResult]]:
+    q, r, norms = sides.q, sides.r, sides.by_row.given
     survey = q.new_empty(0)
     if loss.surveys:
         parts = []
-        for swept in sweep(loss, layout, q, r):
-            at, u, row_sq, index = swept
-            block = show(loss, q.shape[1], u, row_sq, index, survey)
+        for swept in sweep(loss, layout, q, r, norms):
+            at, u, lengths, index = swept
+            block = show(loss, q.shape[1], u, lengths, index, survey)
             parts.append(loss.survey(block))
         survey = loss.gather_survey(parts)
         if len(parts) == 1:  # a single block need not be made again
-            yield at, weigh(loss, replace(block, survey=survey), row_sq, index)
+            yield at, weigh(loss, replace(block, survey=survey), lengths, index)
             return
     result = _compiled(type(loss).__qualname__) if loss.compiled and not layout.split else show_and_weigh
-    for at, u, row_sq, index in sweep(loss, layout, q, r):
-        found = result(loss, q.shape[1], u, row_sq, index, survey)
+    for at, u, lengths, index in sweep(loss, layout, q, r, norms):
+        found = result(loss, q.shape[1], u, lengths, index, survey)
         if layout.shard is not None and layout.split == "gathered":  # every process has weighed all columns
-            share = found.norm_grad / len(layout.shard.sizes)
-            found = found._replace(weights=layout.shard.keep(found.weights), norm_grad=share)
+            share = found.row_grad / len(layout.shard.sizes)
+            found = found._replace(weights=layout.shard.keep(found.weights), row_grad=share)
         yield at, found
 
 
@@ -111,17 +112,21 @@ class _Stream(torch.autograd.Function):
             loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
         with torch.autocast(queries.device.type, enabled=False):
             sides = _sides(loss, layout, prepared, queries, references)
+            if loss.training and loss.row_norms:
+                loss.observe(sides.by_row.given)
             sums = _sums(loss, layout, sides, [torch.zeros_like(p) for p in parameters], needs_grad)
             divisor = sums.terms.clamp_(min=1) + sides.poison
             value, grads = sums.value / divisor, [grad / divisor for grad in sums.params]
             if not needs_grad:
                 return value, None, None, *grads
             by_row, by_column, grad_q, grad_r = sides.by_row, sides.by_column, sums.grad_q, sums.grad_r
+            norm_grad = sums.norm_grad / divisor
             if by_column is None or references is None:
-                grad_q = prepare_backward(loss, grad_q.add_(grad_r).div_(divisor), by_row, layout.rows)
+                grad_q = grad_q.add_(grad_r).div_(divisor)
+                grad_q = prepare_backward(loss, grad_q, norm_grad, by_row, layout.rows)
                 return value, grad_q.to(queries.dtype), None, *grads
-            grad_q = prepare_backward(loss, grad_q.div_(divisor), by_row, layout.rows)
-            grad_r = prepare_backward(loss, grad_r.div_(divisor), by_column, layout.columns)
+            grad_q = prepare_backward(loss, grad_q.div_(divisor), norm_grad, by_row, layout.rows)
+            grad_r = prepare_backward(loss, grad_r.div_(divisor), norm_grad[:0], by_column, layout.columns)
             return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
 
     @staticmethod
@@ -157,6 +162,7 @@ class Sums(NamedTuple):
     params: list[Tensor]
     grad_q: Tensor  # (M, D); nothing in it unless gradients are needed
     grad_r: Tensor  # (N, D)
+    norm_grad: Tensor  # (M,) with respect to the norms of the queries as given; empty if the loss does not need them
 
 
 def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], needs_grad: bool) -> Sums:
@@ -165,7 +171,8 @@ def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], ne
     squared = MEASURES[loss.measure].squared
     value, terms = q.new_zeros(()), q.new_zeros(())
     grad_q, grad_r, column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
-    for at, result in _results(loss, layout, q, r):
+    norm_grad = torch.zeros_like(sides.by_row.given)
+    for at, result in _results(loss, layout, sides):
         value += result.value
         terms += result.terms
         if not needs_grad:
@@ -173,8 +180,11 @@ def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], ne
         torch.mm(result.weights, r, out=grad_q[at])
         grad_r.addmm_(result.weights.T, q[at])
         if squared:
-            grad_q[at] += result.norm_grad * q[at]
-            column_grad -= result.weights.sum(0)[:, None]
+            grad_q[at] += result.row_grad * q[at]
+            by_column = -result.weights.sum(0) if result.column_grad is None else result.column_grad
+            column_grad += by_column[:, None]
+        if result.norms is not None:
+            norm_grad[at] = result.norms
         for grad, part in zip(params, result.params, strict=True):
             grad += part
     grad_r = (grad_r.addcmul_(column_grad, r) if squared else grad_r)[:-1]
@@ -182,7 +192,7 @@ def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], ne
         value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
     if needs_grad and layout.split:  # the other side is the batch, which all processes share
         SPLIT.total(grad_r if layout.split == "rows" else grad_q)
-    return Sums(value, terms, params, grad_q, grad_r)
+    return Sums(value, terms, params, grad_q, grad_r, norm_grad)
 
 
 def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
@@ -220,7 +230,8 @@ def pair_weights(
     """Signed pair weights dL/dS_ij (M, N), S_ij and S_ji as separate variables; the only full matrix in the engine.
 
     Rows are the embeddings; columns the references, the proxies of losses that have them (of proxies split over
-    processes, those of this process), or the embeddings again.
+    processes, those of this process), or the embeddings again. Of losses that compare embeddings and proxies with each
+    other, both are rows and columns, the embeddings first.
     """
     swaps = (False, True) if loss.symmetric and references is None else (False,)
     found = [_weights(loss, embeddings, labels, references, reference_labels, swapped) for swapped in swaps]
@@ -244,7 +255,7 @@ def _weights(
         q, r = sides.q, sides.r
         w, terms = q.new_zeros(len(q), len(r) - 1), q.new_zeros(())
         rows, columns = layout.rows, layout.columns[: w.shape[1]]
-        for at, result in _results(loss, layout, q, r):
+        for at, result in _results(loss, layout, sides):
             w[to_tensor(rows[at, None], w), to_tensor(columns, w)] = result.weights[:, :-1]
             terms += result.terms
         terms = SPLIT.total(terms) if layout.split == "rows" else terms
