@@ -15,8 +15,22 @@ Array = NDArray[Any]
 TIE = 1e-14  # scores closer than this, relative to the largest, are equal
 
 
+def in_ball(rows: Array, c: float = 0.1, clip: float = 2.3) -> Array:
+    """Embeddings as points of the Poincare ball, scaled to radius 1."""
+    points = []
+    for x in rows.astype(np.float64):
+        z = x * min(1.0, clip / (math.hypot(*x) + 1e-5))
+        length = max(math.hypot(*z), 1e-12)
+        points.append(z / length * min(math.tanh(math.sqrt(c) * length), 1 - 1e-3))
+    return np.array(points)
+
+
 def pair_score(query: Array, item: Array, distance: str) -> float:
     """Similarity of two vectors, higher is nearer, summed without rounding."""
+    if distance == "hyperbolic":
+        p, q = in_ball(np.stack([query, item]))
+        apart = math.fsum((float(a) - float(b)) ** 2 for a, b in zip(p, q, strict=True))
+        return -apart / (1 - math.fsum(a * a for a in p)) / (1 - math.fsum(b * b for b in q))
     if distance == "hamming":
         return -float(np.sum((query > 0) != (item > 0)))
     if distance == "euclidean":
@@ -32,6 +46,10 @@ def score_matrix(queries: Array, items: Array, distance: str) -> Array:
         return -np.asarray(((queries > 0)[:, None] != (items > 0)[None]).sum(-1), np.float64)
     if distance == "euclidean":
         return -np.asarray(np.square(queries[:, None] - items[None]).sum(-1))
+    if distance == "hyperbolic":
+        p, q = in_ball(queries), in_ball(items)
+        room = [1 - np.square(rows).sum(1) for rows in (p, q)]
+        return -np.asarray(np.square(p[:, None] - q[None]).sum(-1) / room[0][:, None] / room[1])
     units = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, items)]
     return np.asarray(units[0] @ units[1].T)
 
@@ -144,6 +162,8 @@ def compared(embeddings: Array, distance: str) -> Array:
     rows = np.asarray(embeddings, dtype=np.float64)
     if distance == "hamming":
         return np.where(rows > 0, 1.0, -1.0)
+    if distance == "hyperbolic":
+        return in_ball(rows)
     return unit_rows(rows) if distance == "cosine" else rows
 
 

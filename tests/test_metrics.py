@@ -24,7 +24,7 @@ from nearfield.metrics import formulas, nearest_neighbours, retrieval_metrics
 from nearfield.metrics.ranking.matches import MatchPlaces
 
 RETRIEVAL = ("recall", "precision", "r_precision", "map_at_r", "map", "mrr")
-DISTANCES = ("cosine", "euclidean", "hamming")
+DISTANCES = ("cosine", "euclidean", "hamming", "hyperbolic")
 TIES = ("expected", "optimistic", "pessimistic")
 
 

@@ -51,10 +51,10 @@ def test_every_image_searches_all_others(distance: str) -> None:
     vectors, labels = embedded(dataset), dataset.labels[dataset.test_rows()].tolist()
     slow = reference_metrics.all_query_scores(vectors, labels, KS, distance=distance)
     assert None in slow  # a class of one image has nothing to find
-    found = score_test(dataset, vectors, distance=distance)  # type: ignore[arg-type]
+    found = score_test(dataset, vectors, distance=distance)
     agrees(found, slow)
     assert 0 < found[0]["nmi"] < 1
-    tensors = score_test(dataset, torch.from_numpy(vectors), distance=distance)  # type: ignore[arg-type]
+    tensors = score_test(dataset, torch.from_numpy(vectors), distance=distance)
     assert tensors[0] == found[0]
 
 

@@ -47,8 +47,8 @@ def add_parser(commands: Commands) -> None:
     ks = "cut-offs of recall@K (default: 1 2 4 8)"
     parser.add_argument("--ks", nargs="+", type=whole(1), default=[1, 2, 4, 8], metavar="K", help=ks)
     parser.add_argument("--metrics", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
-    help = "how items are ranked (default: cosine)"
-    parser.add_argument("--distance", choices=("cosine", "euclidean", "hamming"), default="cosine", help=help)
+    help = "how items are ranked: cosine (default), euclidean, hamming, or hyperbolic, for another ball :C:CLIP"
+    parser.add_argument("--distance", default="cosine", metavar="NAME", help=help)
     help = "how equal distances are ranked (default: expected, the mean over all orders)"
     parser.add_argument("--ties", choices=("expected", "optimistic", "pessimistic"), default="expected", help=help)
     help = "write the scores of every query to a .csv or .parquet file"

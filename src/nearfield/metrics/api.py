@@ -93,7 +93,8 @@ def retrieval_metrics(
     metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
                          roc_auc, fnmr (all pairs); distance_ratio, effective_rank, uniformity (on the queries);
                          counts (`queries`, `queries_without_match`)
-    distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0)
+    distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0);
+                         hyperbolic, in the Poincare ball of the method of that name, hyperbolic:C:CLIP in another
     ties                 expected, optimistic or pessimistic
     per_query            also return the scores of every query
     denominator          matched: means are over queries that have a match; all: the others count as 0

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfield.errors import InputError
+from nearfield.errors import InputError, require_one_of
+from nearfield.metrics.ball import HYPERBOLIC, ball_of
 
-Distance = Literal["cosine", "euclidean", "hamming"]
+DISTANCES = ("cosine", "euclidean", "hamming", HYPERBOLIC)
+Distance = str  # one of these, or hyperbolic:C:CLIP for another ball
 Array = Tensor | NDArray[Any] | Sequence[Any]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def require_distance(value: str) -> None:
+    """InputError unless `value` names a distance."""
+    if ball_of(value) is None:
+        require_one_of("distance", value, DISTANCES)
 
 
 def whole_number(argument: str, value: object, low: int, high: int) -> int:

@@ -5,13 +5,12 @@ Axes: Q queries, N gallery items, r x w entries of a tile, k neighbours.
 
 from __future__ import annotations
 
-from typing import get_args
+import math
 
 import torch
 from torch import Tensor
 
-from nearfield.errors import require_one_of
-from nearfield.metrics.checks import Array, Distance, embedding_matrix, same_width, whole_number
+from nearfield.metrics.checks import Array, Distance, embedding_matrix, require_distance, same_width, whole_number
 from nearfield.metrics.ranking.vectors import VectorSet, pair_scores, vector_sets
 
 ROWS, COLUMNS = 1024, 8192
@@ -23,10 +22,10 @@ def nearest_neighbours(
 ) -> tuple[Tensor, Tensor]:
     """Scores and gallery indices of the k nearest items of every query, nearest first; (Q, k) float32 and int64.
 
-    Without a gallery the other queries are searched. A score is a cosine, a negative Euclidean distance, or a negative
-    number of differing bits. Candidates are found in float32 and ordered in float64, equal scores by index.
+    Without a gallery the other queries are searched. A score is a cosine, a negative distance, or a negative number of
+    differing bits. Candidates are found in float32 and ordered in float64, equal scores by index.
     """
-    require_one_of("distance", distance, get_args(Distance))
+    require_distance(distance)
     data = embedding_matrix(queries, "queries", distance)
     other = data if gallery is None else embedding_matrix(gallery, "gallery", distance)
     same_width(data, other)
@@ -64,6 +63,9 @@ def _search(left: VectorSet, right: VectorSet, rows: Tensor, k: int, one_set: bo
 
 def _natural(scores: Tensor, items: VectorSet) -> Tensor:
     """Human-readable scores: cosines, negative distances, negative numbers of differing bits."""
+    if items.ball is not None and items.frame is not None:
+        t = (-4 * scores / items.frame.reach**2).clamp(min=0)  # the distance is arcosh(1 + t) / sqrt(c)
+        return -(t + (t * (t + 2)).sqrt()).log1p() / math.sqrt(items.ball.c)
     if items.frame is not None:
         return -(-2 * scores).clamp(min=0).sqrt() * items.frame.reach
     return (scores - items.width) / 2 if items.exact else scores

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from nearfield.errors import InputError, nearest, require_one_of
-from nearfield.metrics.checks import Array, Distance, whole_number
+from nearfield.metrics.checks import Array, Distance, require_distance, whole_number
 from nearfield.metrics.clustering import KMeans
 from nearfield.metrics.ranking.matches import RankingTask
 from nearfield.metrics.ranking.vectors import VectorSet
@@ -111,12 +111,12 @@ def read_settings(
         raise InputError("ks must hold at least one number for recall; got none.")
     found = EvalSettings(depths, names, distance, ties, **options)
     for argument, value, valid in (
-        ("distance", found.distance, Distance),
         ("ties", found.ties, Ties),
         ("denominator", found.denominator, Denominator),
         ("protocol", found.protocol, GalleryProtocol),
     ):
         require_one_of(argument, value, get_args(valid))
+    require_distance(found.distance)
     seed = whole_number("seed", found.seed, -(2**63), 2**63 - 1)
     repeats = whole_number("repeats", found.repeats, 1, LARGEST_EXACT)
     if not isinstance(found.distributed, bool):

@@ -60,9 +60,7 @@ def _histograms(task: RankingTask) -> tuple[Tensor, Tensor]:
 def _range(task: RankingTask) -> tuple[float, float]:
     if task.queries.exact:
         return -float(task.queries.width), float(task.queries.width)
-    if task.queries.distance == "cosine":
-        return -1.0, 1.0
-    return -2.0, 0.0
+    return (-1.0, 1.0) if task.queries.distance == "cosine" else (-2.0, 0.0)
 
 
 def _tiles(task: RankingTask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
