@@ -16,15 +16,17 @@ from benchmarks.measure import cell, in_process, limit_memory, measure, print_ta
 
 DIM = 128
 SHAPES = ((256, 11_318), (1024, 11_318), (4096, 11_318), (256, 1_000_000))  # batch x classes: SOP, and very many
-CENTERS = {"soft_triple": 10, "sub_center_arcface": 3}
+CENTERS = {"soft_triple": 10, "sub_center_arcface": 3, "potential_field": 2}
+PARAMS: dict[str, dict[str, Any]] = {"potential_field": {"proxies_per_class": 2}}  # as published for many classes
+SQUARE = {"potential_field"}  # compares proxies with each other too: not for very many
 
 
 def names() -> list[str]:
-    """Every registered proxy loss."""
+    """Every registered loss against proxies, wrappers of them included; not those that bring networks."""
     from nearfield import losses
-    from nearfield.losses.proxy_loss import ProxyLoss
 
-    return [name for name in losses.names() if issubclass(losses.method(name).build, ProxyLoss)]
+    methods = [losses.method(name) for name in losses.names()]
+    return [m.name for m in methods if m.needs == ["num_classes", "dim"] and not m.holds_head and not m.members]
 
 
 def peer(name: str, classes: int) -> Any:
@@ -56,7 +58,8 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     batch, classes = case["batch"], case["classes"]
     x, y = torch.randn(batch, DIM, requires_grad=True), torch.randint(classes, (batch,))
     ours = case["who"] == "ours"
-    loss = losses.create(case["name"], num_classes=classes, dim=DIM) if ours else peer(case["name"], classes)
+    known = {"num_classes": classes, "dim": DIM, **PARAMS.get(case["name"], {})}
+    loss = losses.create(case["name"], **known) if ours else peer(case["name"], classes)
     weights = next(loss.parameters())
     columns = classes * CENTERS.get(case["name"], 1)
     proxies = torch.randn(columns, DIM, requires_grad=True)
@@ -96,7 +99,7 @@ def _row(name: str, batch: int, classes: int, arguments: argparse.Namespace) -> 
         case = {"name": name, "batch": batch, "classes": classes, "who": who}
         return in_process("benchmarks.speed_proxies", case, arguments.threads)
 
-    if classes * CENTERS.get(name, 1) > 1_000_000:
+    if classes * CENTERS.get(name, 1) > 1_000_000 or (name in SQUARE and classes > 100_000):
         return [name, f"{batch} x {classes:,}", "", "", "", "", "", ""]
     ours = run("ours")
     theirs = None if arguments.no_peer or peer(name, 2) is None else run("peer")

@@ -12,8 +12,8 @@ Conventions that hold for all of them:
 * The result hangs on `pairs.s` even when nothing is usable: then it is 0 and its gradient is exact zeros.
 * W = dL/dS takes S_ij and S_ji as separate variables and holds the norms fixed: see `pair_weights`.
 
-`REFERENCE` holds the losses f(pairs, **params). Two cannot be written on dot products of one preparation of the
-vectors and take raw embeddings instead, f(x, labels, **params): `npairs_angular` and `snr`, in `REFERENCE_OF_X`.
+`REFERENCE` holds the losses f(pairs, **params). Some cannot be written on dot products of one preparation of the
+vectors and take raw embeddings instead, f(x, labels, **params): those in `REFERENCE_OF_X`.
 """
 
 from __future__ import annotations
@@ -639,6 +639,61 @@ def nt_xent(pairs: Pairs, temperature: float = 0.1) -> Tensor:
     return total / max(positive_pairs, 1)
 
 
+def poincare(pairs: Pairs, i: int, j: Index) -> Tensor:
+    """arcosh(1 + 2 |x - y|^2 / ((1 - |x|^2)(1 - |y|^2))) of points of the unit ball; derivative 0 at distance 0.
+
+    The derivative by the fraction is 1 / sinh D, with 1e-4 in its place where it is less.
+    """
+    t = 2 * pairs.d2(i, j) / ((1 - pairs.row_sq[i]) * (1 - pairs.col_sq[j]))
+    value = torch.acosh(1 + t.detach())
+    small = t.detach() < 1e-6  # arcosh(1 + t) = sqrt(2 t) (1 - t / 12 + ...)
+    value = torch.where(small, (2 * t.detach()).sqrt() * (1 - t.detach() / 12), value)
+    slope = torch.where(value > 0, 1 / value.sinh().clamp(min=1e-4), 0.0)
+    return value + slope * (t - t.detach())
+
+
+def in_ball(x: Tensor, c: float = 0.1, clip: float = 2.3) -> Tensor:
+    """Embeddings as points of the Poincare ball of curvature -c, scaled to radius 1."""
+    rows = []
+    for z in x:
+        z = z * torch.clamp(clip / (z.norm() + 1e-5), max=1.0)
+        n = z.norm().clamp(min=1e-12)
+        rows.append(z / n * torch.clamp(torch.tanh(math.sqrt(c) * n), max=1 - 1e-3))
+    return torch.stack(rows)
+
+
+def hyperbolic_of_pairs(pairs: Pairs, c: float = 0.1, temperature: float = 0.2, negatives: str = "all") -> Tensor:
+    """Each positive against all negatives, mean over pairs; or against those of two views, mean over classes.
+
+    View k of a class is its k-th item.
+    """
+    total, positive_pairs, classes = pairs.zero(), 0, set()
+    labels = pairs.col_labels.tolist()
+    view = [labels[:j].count(label) for j, label in enumerate(labels)]
+
+    def logits(i: int, j: list[int]) -> Tensor:
+        return -poincare(pairs, i, j) / math.sqrt(c) / temperature
+
+    for i in pairs.rows:
+        neg = pairs.negatives(i)
+        for p in pairs.positives(i) if neg else ():
+            mine = neg if negatives == "all" else [n for n in neg if view[n] in (view[i], view[p])]
+            total = total - (logits(i, [p]).sum() - lse(logits(i, [p, *mine])))
+            positive_pairs += 1
+            classes.add(labels[p])
+    return total / max(positive_pairs if negatives == "all" else len(classes), 1)
+
+
+def hyperbolic(
+    x: Tensor, labels: Tensor, refs: Tensor | None = None, ref_labels: Tensor | None = None, c: float = 0.1,
+    clip: float = 2.3, temperature: float = 0.2, negatives: str = "all",
+) -> Tensor:  # fmt: skip
+    """`hyperbolic_of_pairs` of raw embeddings."""
+    others = None if refs is None else in_ball(refs, c, clip)
+    pairs = pairs_of(in_ball(x, c, clip), labels, others, ref_labels, normalize=False)
+    return hyperbolic_of_pairs(pairs, c, temperature, negatives)
+
+
 def circle(pairs: Pairs, scale: float = 80.0, margin: float = 0.4) -> Tensor:
     """Mean over anchors that have both of log(1 + e^(LSE_N(g a_n (S - m)) + LSE_P(-g a_p (S - 1 + m)))).
 
@@ -701,9 +756,13 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "smooth_ap": smooth_ap,
 }
 
-REFERENCE_OF_X: dict[str, Callable[..., Tensor]] = {"npairs_angular": npairs_angular, "snr": snr}
+REFERENCE_OF_X: dict[str, Callable[..., Tensor]] = {
+    "npairs_angular": npairs_angular,
+    "snr": snr,
+    "hyperbolic": hyperbolic,
+}
 
-RAW = ("lifted", "npairs", "npairs_angular", "snr")
+RAW = ("lifted", "npairs", "npairs_angular", "snr", "hyperbolic")
 NORMALIZE: dict[str, bool] = {name: name not in RAW for name in (*REFERENCE, *REFERENCE_OF_X)}
 
 SAME_ONLY = ("lifted", "angular", "npairs_angular")  # undefined against separate references

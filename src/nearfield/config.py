@@ -237,7 +237,9 @@ class RunConfig(Config):
     eval_every: Count = 100
     oracle: bool = False  # record test scores during training too; nothing is selected by them
     select_by: Literal["map@r", "recall@1", "r_precision"] = "map@r"
-    distance: Literal["cosine", "euclidean", "hamming"] = "cosine"  # hamming: between the signs of the embeddings
+    # of the ranking; hamming: between the signs of the embeddings. A method with a distance of its own has that instead
+    # of cosine
+    distance: Literal["cosine", "euclidean", "hamming", "hyperbolic"] = "cosine"
     ks: Annotated[tuple[Count, ...] | None, LATER] = None  # of recall@K; None: those of the data's papers
     shard_proxies: Annotated[bool, LATER] = False  # under torchrun, split the loss's proxies over the processes
     metrics: Annotated[tuple[TestMetric, ...] | None, LATER] = (

@@ -19,7 +19,7 @@ from nearfield.metrics.dataset_scores import score_test
 from nearfield.models import build_model, embed
 from nearfield.samplers import SamplerWarning
 from nearfield.training.batches import Supply
-from nearfield.training.build import build_learner, build_sampler, ensemble_size
+from nearfield.training.build import build_learner, build_sampler, distance_of, ensemble_size
 from nearfield.training.optimizers import build_optimizer
 
 Spent = Sequence[tuple[str, float]]  # label and seconds of every finished task
@@ -100,5 +100,5 @@ def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:
         embed(model, supply.rows(supply.parts.val)), supply.labels[supply.parts.val], metrics=("map_at_r",)
     )
     between = time.monotonic()
-    score_test(dataset, embed(model, supply.rows(supply.parts.test)), run.distance)
+    score_test(dataset, embed(model, supply.rows(supply.parts.test)), distance_of(run))
     return between - begun, time.monotonic() - between

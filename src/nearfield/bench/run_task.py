@@ -22,6 +22,7 @@ from nearfield.config import RunConfig, load_config
 from nearfield.data import Dataset
 from nearfield.errors import InputError, RunError
 from nearfield.metrics.dataset_scores import score_test
+from nearfield.training.build import distance_of
 from nearfield.training.loop import Diverged, TrainingWarning, train
 from nearfield.training.run_folder import RunFolder
 
@@ -61,7 +62,7 @@ def run_task(
     if protocol.concatenate and len(runs) > 1:
         joined = joined_embeddings(folder, len(runs))
         outcome["concatenated"], scores = score_test(
-            dataset, joined, distance=task.run.distance, metrics=task.run.metrics, ks=task.run.ks
+            dataset, joined, distance=distance_of(task.run), metrics=task.run.metrics, ks=task.run.ks
         )
         queries |= {("concatenated", metric): values for metric, values in scores.items()}
     return outcome, queries

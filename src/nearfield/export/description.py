@@ -17,6 +17,7 @@ from nearfield.files import read_json
 from nearfield.models.build import self_contained
 from nearfield.models.pretrained import State, read_weights
 from nearfield.training.batches import open_data
+from nearfield.training.build import distance_of
 from nearfield.training.run_folder import RunFolder
 
 FORMAT = 1  # of config.json
@@ -67,7 +68,7 @@ class Description(Config):
     features: Count  # F, inputs of the head
     input: Input
     pixels: Pixels | None = None  # None: the input is features
-    distance: Literal["cosine", "euclidean", "hamming"]
+    distance: str  # as `retrieval_metrics` takes it
     sha256: str  # of the weights
     training: Training
     test: dict[str, float]  # scores on the test classes; empty if not tested
@@ -90,7 +91,7 @@ def describe(run: RunFolder) -> Description:
         "model": config.model.model_copy(update={**changes, "dim": sizes["dim"]}).model_dump(mode="json"),
         **{key: sizes[key] for key in ("members", "branches", "features")},
         "input": _input(config, facts, sizes["features"]),
-        "distance": config.distance,
+        "distance": distance_of(config),
         "sha256": sha256,
         "training": _training(config, facts, result),
         "test": result.get("test", {}),

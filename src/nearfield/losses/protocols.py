@@ -44,6 +44,15 @@ class Learns(Protocol):
         """How many numbers it learns with all these parameters."""
 
 
+@runtime_checkable
+class Ranked(Protocol):
+    """A loss whose embeddings are compared by a distance of their own, not by cosine."""
+
+    @staticmethod
+    def ranked_by(params: Mapping[str, Any]) -> str:
+        """The name of that distance for `retrieval_metrics`, with all these parameters."""
+
+
 class Ensembled(Protocol):
     """The loss of an ensemble, whose members are trained one by one."""
 

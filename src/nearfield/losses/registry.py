@@ -15,7 +15,7 @@ from torch import nn
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
 from nearfield.losses.parameters import Params, check_values, own_parameters, shown, validated
-from nearfield.losses.protocols import Learns
+from nearfield.losses.protocols import Learns, Ranked
 from nearfield.losses.proxy_loss import ProxyLoss, within_batch
 from nearfield.pairs import PairLoss
 
@@ -164,6 +164,11 @@ class Method:
     def networks(self, params: Params) -> int:
         """How many networks it trains, with all these parameters; 1 unless it is an ensemble."""
         return int(params[self.members]) if self.members else 1
+
+    def ranked_by(self, params: Params) -> str:
+        """The distance that its embeddings are ranked by, with these parameters and defaults for the others."""
+        known = {name: parameter.default for name, parameter in self.parameters.items()}
+        return self.build.ranked_by({**known, **params}) if issubclass(self.build, Ranked) else "cosine"
 
     def learned_numbers(self, params: Params) -> int:
         """How many numbers it learns besides the network, with all these parameters."""

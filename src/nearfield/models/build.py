@@ -98,6 +98,20 @@ def _fill(backbone: Backbone, rename: Rename | None, config: ModelConfig) -> Pre
     return load_weights(backbone.net, path, lite0_names if config.weights is None else rename)
 
 
+def features_of(model: EmbeddingModel) -> nn.Module:
+    """The model without its head, as a module of its own."""
+    return _Features(model)
+
+
+class _Features(nn.Module):
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model.features(images)
+
+
 @lru_cache(maxsize=32)
 def _pca(features: Tensor, dim: int, normed: bool) -> tuple[Tensor, Tensor]:
     """Principal components of the tensor `features`, computed once per process."""

@@ -42,7 +42,7 @@ def answers(method: int, embeddings: NDArray[np.float16], scores: Floats, distan
         from nearfield.metrics import nearest_neighbours
 
         rows = torch.from_numpy(embeddings.astype(np.float32))
-        return {"near": nearest_neighbours(rows, k=k, distance=distance)[1].numpy().astype(np.int32)}  # type: ignore[arg-type]
+        return {"near": nearest_neighbours(rows, k=k, distance=distance)[1].numpy().astype(np.int32)}
 
     found = cache.get("near", digest(embeddings, f"{distance} {k}"), search)["near"]
     return Answers(method, np.asarray(scores), found.astype(np.int64))

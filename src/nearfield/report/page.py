@@ -14,9 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from nearfield import losses
 from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.lint.catalogue import HEADING
 from nearfield.bench.results import BenchResults, Part
+from nearfield.config import RunConfig, build_config
 from nearfield.data.dataset import Integers
 from nearfield.errors import InputError, RunError
 from nearfield.files import write_text
@@ -25,6 +27,7 @@ from nearfield.report.cache import Cache
 from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
 from nearfield.report.thumbnails import Sheets, cached_sheets
+from nearfield.training.build import distance_of
 
 SCRIPTS = (
     "core", "numbers", "images", "controls", "board", "board_details", "critical", "papers", "copies", "charts",
@@ -107,17 +110,17 @@ def _shown(
     if not scores:
         return {"why": NOTHING_TO_SHOW}, None
     order = [number for one in lead.standings if (number := _number(results, one.label)) in scores]
-    distance = str(results.config.get("run", {}).get("distance", "cosine"))
     answered = []
     for number in order:
         say(f"Neighbours: {results.methods[number].label}")
-        answered.append(gallery.answers(number, found[number], scores[number], distance, cache))
+        answered.append(gallery.answers(number, found[number], scores[number], _distance(results, number), cache))
     queries = gallery.choose_queries(answered, items.labels)
     points = atlas.sample(items.labels)
     maps = []
     if len(points) >= atlas.FEWEST:
         say(f"Maps of {len(points):,} points for {len(order)} methods")
-        maps = atlas.maps([found[number] for number in order], points, distance == "cosine", cache)
+        by_angle = _distance(results, order[0]) == "cosine"
+        maps = atlas.maps([found[number] for number in order], points, by_angle, cache)
     batch = pair_weights.choose_batch(items.labels)
     say("Pair weights")
     weights = pair_weights.pair_weight_section(results, found[order[0]][batch], items.labels[batch], cache)
@@ -153,6 +156,16 @@ def _embeddings(results: BenchResults, count: int) -> dict[int, NDArray[np.float
 
 def _number(results: BenchResults, label: str) -> int:
     return next(i for i, method in enumerate(results.methods) if method.label == label)
+
+
+def _distance(results: BenchResults, number: int) -> str:
+    """What the embeddings of a method are ranked by."""
+    method, run = results.methods[number], results.config.get("run", {})
+    chosen = {key.removeprefix("method.params."): v for key, v in method.params.items() if key.startswith("method.p")}
+    given = {"name": method.name, "params": chosen}
+    distance = str(run.get("distance", "cosine"))
+    known = method.name in losses.names()
+    return distance_of(build_config(RunConfig, {"distance": distance, "method": given})) if known else distance
 
 
 def _part(results: BenchResults, number: int) -> Part:

@@ -15,7 +15,7 @@ from nearfield.losses.memory import CrossBatchMemory
 from nearfield.losses.protocols import Ensembled, HoldsHead
 from nearfield.losses.proxy_loss import ProxyLoss
 from nearfield.models import EmbeddingModel, build_model, embed
-from nearfield.models.build import start_from_pca
+from nearfield.models.build import features_of, start_from_pca
 from nearfield.models.embed_images import Rows
 from nearfield.samplers import BatchSampler
 from nearfield.samplers import build_sampler as sampler_by_name
@@ -90,7 +90,7 @@ def build_learner(
     sizes = {"dim": config.model.dim // ensemble_size(config)}
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
     if config.model.init == "pca" and features is None and images is not None:
-        start_from_pca(model, embed(_Features(model), images, batch_size=64))
+        start_from_pca(model, embed(features_of(model), images, batch_size=64))
     method, loss = losses.method(config.method.name), build_loss(config, num_classes, model.num_features)
     if method.members:
         loss = cast(Ensembled, loss).member(config.member or 0)
@@ -117,17 +117,6 @@ def start_at_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor) ->
     loss.proxies.copy_(directions * loss.proxies.norm(dim=1, keepdim=True))
 
 
-class _Features(nn.Module):
-    """A model without its head."""
-
-    def __init__(self, model: EmbeddingModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.model.features(images)
-
-
 def build_loss(config: RunConfig, num_classes: int, features: int | None = None) -> nn.Module:
     """The method's loss; what it learns starts from numbers that depend on the seed alone."""
     params = loss_params(config, num_classes, features) | ({"shard": True} if config.shard_proxies else {})
@@ -143,6 +132,12 @@ def loss_params(config: RunConfig, num_classes: int, features: int | None = None
     known["seed"] = config.seed  # so that seeds differ in all that is drawn: groupings of classes, negatives
     given = {key: value for key, value in known.items() if key in losses.method(name).parameters}
     return losses.check_params(name, {**given, **config.method.params})
+
+
+def distance_of(config: RunConfig) -> str:
+    """The distance that the run's embeddings are ranked by: the configuration's, or the method's own if it has one."""
+    own = losses.method(config.method.name).ranked_by(config.method.params)
+    return own if config.distance in ("cosine", own.partition(":")[0]) else config.distance
 
 
 def ensemble_size(config: RunConfig) -> int:

@@ -24,6 +24,7 @@ from nearfield.models import EmbeddingModel, embed
 from nearfield.models.build import weights_file
 from nearfield.models.pretrained import sha256_of
 from nearfield.training.batches import Parts, Supply, split
+from nearfield.training.build import distance_of
 from nearfield.training.checkpoint import copy_weights
 from nearfield.training.distributed import Place, gathered, share_of
 from nearfield.training.run_folder import ANOTHER_FOLDER, RunFolder
@@ -102,7 +103,7 @@ def validate(run: Run, model: nn.Module, supply: Supply) -> dict[str, float]:
     """Retrieval scores on the validation classes, each image a query against all others."""
     part = supply.parts.val
     embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
-    return remembered_metrics(embeddings, labels, METRICS, ks=run.ks, distance=run.config.distance)[0]
+    return remembered_metrics(embeddings, labels, METRICS, ks=run.ks, distance=distance_of(run.config))[0]
 
 
 def score_on_test(
@@ -111,7 +112,7 @@ def score_on_test(
     """Embeddings (N, D) of the test images, their scores under the dataset's protocol, and the scores per query."""
     embeddings = _embed(run, model, supply, supply.parts.test).cpu()
     wanted = metrics or run.config.metrics
-    return embeddings, *score_test(run.dataset, embeddings, run.config.distance, metrics=wanted, ks=run.ks)
+    return embeddings, *score_test(run.dataset, embeddings, distance_of(run.config), metrics=wanted, ks=run.ks)
 
 
 def finish(
