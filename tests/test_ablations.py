@@ -124,6 +124,8 @@ def test_weights_of_a_backbone_are_given_with_it() -> None:
     study = ablation("backbone")
     run = study.benches(study.config("glyphs"), ["timm:resnet50=/some/file.pth"])["timm:resnet50=/some/file.pth"].run
     assert (run.model.backbone, run.model.weights) == ("timm:resnet50", "/some/file.pth")
+    run = study.benches(study.config("glyphs"), ["features=/some/vit.npz"])["features=/some/vit.npz"].run
+    assert (run.model.backbone, run.data.name, run.model.weights) == ("features", "/some/vit.npz", None)
     assert folder_name("timm:resnet50=/some/file.pth") == "timm-resnet50-some-file.pth"
 
 

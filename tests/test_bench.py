@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 
-from nearfield.bench.baselines import baselines, unequal
+from nearfield.bench.baselines import baselines, projections, unequal
 from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
 from nearfield.bench.fit import for_photographs
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
-from nearfield.config import BenchConfig, RunConfig, build_config
+from nearfield.config import BenchConfig, ModelConfig, RunConfig, build_config
 from nearfield.data import load
 from nearfield.errors import InputError
+from nearfield.models import build_model
 
 METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
 
@@ -203,10 +206,36 @@ def test_baselines_of_images_and_features(tmp_path: Any) -> None:
     np.savez(tmp_path / "x.npz", features=wide.astype(np.float32), labels=labels)
     values = {"run": {"data": {"name": str(tmp_path / "x.npz")}, "model": {"backbone": "features", "dim": 4}}}
     found = baselines(build_config(BenchConfig, values), load(str(tmp_path / "x.npz")))
-    assert list(found) == ["untrained network", "raw features", "PCA"]
+    assert list(found) == ["raw features", "PCA", "whitening", "untrained network"]
     assert found["PCA"]["map@r"] > found["raw features"]["map@r"] > found["untrained network"]["map@r"]
     values = {"run": {"data": {"name": "digits"}, "model": {"width": 4, "dim": 8}}}
-    assert list(baselines(build_config(BenchConfig, values), load("digits"))) == ["untrained network", "raw pixels"]
+    assert list(baselines(build_config(BenchConfig, values), load("digits"))) == ["raw pixels", "untrained network"]
+
+
+def test_baselines_of_a_pretrained_backbone(tmp_path: Any) -> None:
+    """Its features before the head, which is random; the score of a network without a head."""
+    model = {"width": 4, "dim": 8, "weights": str(tmp_path / "conv.safetensors")}
+    start = build_config(ModelConfig, {"width": 4, "dim": 8})
+    weights = build_model(start, 5).backbone.state_dict()
+    save_file({key: value.contiguous() for key, value in weights.items()}, tmp_path / "conv.safetensors")
+    config = build_config(BenchConfig, {"seeds": [0], "run": {"data": {"name": "digits"}, "model": model}})
+    found = baselines(config, load("digits"))
+    assert list(found) == ["backbone features", "PCA", "whitening", "untrained network"]
+    without = {"model": {**model, "head": "none", "dim": 16}, "data": {"name": "digits"}}
+    headless = build_config(BenchConfig, {"seeds": [0], "run": without})
+    assert found["backbone features"] == pytest.approx(baselines(headless, load("digits"))["untrained network"])
+
+
+def test_whitened_features_have_equal_variances() -> None:
+    x = torch.randn(500, 6, generator=torch.Generator().manual_seed(0)) * torch.tensor([9.0, 5.0, 3.0, 2.0, 1.0, 1e-9])
+    x += torch.arange(6)
+    found = projections(x, x, 4)
+    assert list(found) == ["PCA", "whitening"]
+    assert list(projections(x, x, 6)) == ["whitening"]  # all axes: PCA is a rotation
+    torch.testing.assert_close(found["whitening"].T.cov(), torch.eye(4), rtol=0, atol=1e-3)
+    assert sorted(found["PCA"].var(0).sqrt().round().tolist()) == [2, 3, 5, 9]
+    assert bool(projections(x, x, 6)["whitening"].isfinite().all())
+    assert bool(projections(0 * x, 0 * x, 3)["whitening"].isfinite().all())
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -74,7 +74,8 @@ def test_no_star_below_an_untrained_baseline() -> None:
     assert "★" in "\n".join(printed(120))
     strong = standings(replace(results, baselines={"raw pixels": {"map@r": 0.606}}))
     table = leaderboard_table(strong, results, 200)
-    assert list(table.columns[0].cells) == ["▽", "▽", "▽", ""]
+    assert list(table.columns[0].cells) == ["", "▽", "▽", "▽"]
+    assert next(iter(table.columns[1].cells)) == "raw pixels"  # the baselines come first
     assert table.caption == "▽ not above the best untrained baseline."
     assert "no method exceeds it" in notes_below(strong, results)[1]
 

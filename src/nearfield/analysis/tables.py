@@ -93,21 +93,21 @@ def _sentence(board: Board, pair: Verdict) -> str:
 
 
 def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:
-    """The board as a table in percent, with the marks of `mark` and the untrained baselines below.
+    """The board as a table in percent, with the untrained baselines first and the marks of `mark`.
 
     `explain` adds what is unequal about the methods marked †.
     """
     every = {key for one in board.standings for key in one.scores}
     shown = [board.metric, *(key for key in metrics if key in every and key != board.metric)]
     rows = []
+    for name, scores in board.baselines.items():
+        cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
+        rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
     for one in board.standings:
         cells = [percent(one.scores[key]) if key in one.scores else "–" for key in shown]
         trials = f"{one.budget.complete}" + (f" + {one.budget.pruned} pruned" if one.budget.pruned else "")
         name = one.label + " †" * bool(one.unequal)
         rows.append([mark(board, one.label), name, *cells, str(len(one.seeds)), trials, f"{one.train_seconds:.1f}"])
-    for name, scores in board.baselines.items():
-        cells = [f"{100 * scores[key]:.2f}" if key in scores else "–" for key in shown]
-        rows.append(["", f"*{name}*", *cells, "–", "–", "–"])
     text = markdown_table(["", "method", *map(title, shown), "seeds", "trials", "s / network"], rows)
     notes = [f"Scores in percent, {board.part}: mean ± 95 % t-interval over seeds."]
     notes += [legend(board)] if board.standings else []

@@ -150,9 +150,11 @@ def _batch_size_alone(value: str, run: RunConfig) -> Settings:
 
 
 def _backbone(value: str, run: RunConfig) -> Settings:
-    """NAME, or NAME=FILE with pretrained weights."""
-    name, _, weights = value.partition("=")
-    return {"model.backbone": name, "model.weights": weights or None}
+    """NAME, NAME=FILE with pretrained weights, or features=DATA for frozen features from anywhere, a dataset."""
+    name, _, source = value.partition("=")
+    if name == "features" and source:
+        return {"model.backbone": name, "data.name": source, "model.weights": None}
+    return {"model.backbone": name, "model.weights": source or None}
 
 
 def _by_name(items: Sequence[Ablation]) -> dict[str, Ablation]:
@@ -287,7 +289,8 @@ ABLATIONS = _by_name(
             ordered=False,
             base=EVEN_BATCHES,
             note="Any backbone is a value, with pretrained weights as NAME=FILE; the paper's are bn_inception=FILE and "
-            "timm:resnet50=FILE on photographs.",
+            "timm:resnet50=FILE on photographs. features=DATA compares frozen features of the same images, from "
+            "anywhere, each a dataset.",
             papers=(
                 Paper(f"{UNBIASED}, Table 2 (CUB)",
                       "Most methods gain little or lose with ResNet-50; margin gains most.",

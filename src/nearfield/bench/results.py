@@ -75,7 +75,7 @@ class BenchResults:
     data: dict[str, Any]  # `Dataset.summary()`
     environment: dict[str, Any]  # versions, commit, platform
     split: str  # fingerprint
-    baselines: dict[str, Scores]  # "untrained network", "raw pixels" or "raw features", "PCA": scores without training
+    baselines: dict[str, Scores]  # scores without training: "raw features", "PCA", "whitening", "untrained network"
     methods: tuple[MethodResult, ...]  # in the order of the configuration; with a finished seed or trial
     missing: tuple[str, ...]  # tasks that are not finished, human-readable
     queries: Callable[[str, str, Part], Floats]  # (label, metric, part) -> (S, Q) per-query test scores

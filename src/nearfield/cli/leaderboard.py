@@ -63,7 +63,7 @@ def _board(results: BenchResults) -> Board | None:
 
 
 def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:
-    """The board as a terminal table, in percent, with the untrained baselines below.
+    """The board as a terminal table, in percent, with the untrained baselines first.
 
     Where `width` is too small for all columns, metrics are left out; the names of the methods and the board's own
     metric never are.
@@ -79,7 +79,7 @@ def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:
     for key in keys:
         table.add_column(_title(key), justify="right", no_wrap=True)
     for number, (sign, name, cells) in enumerate(rows):
-        last = number == len(board.standings) - 1
+        last = number == len(board.baselines) - 1
         table.add_row(sign, name, *(cells.get(key, "") for key in keys), end_section=last)
     table.caption = legend(board)
     if len(keys) < len(every):
@@ -89,13 +89,13 @@ def leaderboard_table(board: Board, results: BenchResults, width: int) -> Table:
 
 
 def _rows(board: Board) -> list[Row]:
-    """The methods, then the baselines."""
+    """The untrained baselines, then the methods."""
     rows: list[Row] = []
+    for name, scores in board.baselines.items():
+        rows.append(("", name, {key: f"{100 * score:.2f}" for key, score in scores.items()}))
     for one in board.standings:
         cells = {key: percent(score) for key, score in one.scores.items()} | {TIME: f"{one.train_seconds:.1f}"}
         rows.append((mark(board, one.label), one.label + " †" * bool(one.unequal), cells))
-    for name, scores in board.baselines.items():
-        rows.append(("", name, {key: f"{100 * score:.2f}" for key, score in scores.items()}))
     return rows
 
 

@@ -52,7 +52,7 @@ function drawBoard() {
   const heads = sortable(columns, boardState, () => fillBoard());
   const body = h("tbody");
   const foot = h("tfoot");
-  at("board").replaceChildren(h("thead", {}, h("tr", {}, heads)), body, foot);
+  at("board").replaceChildren(h("thead", {}, h("tr", {}, heads)), foot, body); // shown in this order: see the style
   fillBoard = () => {
     const metric = boardState.key in METRICS ? boardState.key : METRIC;
     const frame = forestFrame(metric);
@@ -74,7 +74,7 @@ function boardCaption() {
     ...present([
       compared_seeds.length > 0 && h("span", {}, tag, tests),
       note ? `${text}: ${note} ` : "",
-      "Bold: the highest mean of a column. Below the line: untrained baselines. Click a method's name for details.",
+      "Bold: the highest mean of a column. Above the line: untrained baselines. Click a method's name for details.",
     ]),
   );
 }

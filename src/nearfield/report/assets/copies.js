@@ -18,7 +18,7 @@ function visibleRows() {
     name,
     cells: D.metrics.map((m) => /** @type {Cell} */ ([scores[m.key] ?? null, null])),
   }));
-  return [...rows, ...baselines];
+  return [...baselines, ...rows];
 }
 
 /**
