@@ -110,13 +110,13 @@ def test_the_norm_of_magface_has_a_gradient_of_its_own() -> None:
 def test_magface_finds_its_bounds_once() -> None:
     loss = narrow(MagFace, make("magface", auto=True))
     loss.eval()(X, Y)
-    assert loss.bounds.tolist() == [10, 110]
+    assert loss.norm_bounds.tolist() == [10, 110]
     loss.train()(X, Y)
     ends = torch.quantile(X.norm(dim=1), torch.tensor([0.1, 0.9], dtype=X.dtype))
-    close(loss.bounds, ends * torch.tensor([0.5, 2.0]))
-    found = loss.bounds.clone()
+    close(loss.norm_bounds, ends * torch.tensor([0.5, 2.0]))
+    found = loss.norm_bounds.clone()
     loss(10 * X, Y)
-    assert torch.equal(loss.bounds, found)
+    assert torch.equal(loss.norm_bounds, found)
     with pytest.raises(InputError, match=r"l_a must be below u_a; got 5\.0 and 5\.0"):
         make("magface", l_a=5.0, u_a=5.0)
 

@@ -106,6 +106,7 @@ class AdaFace(ProxyLoss):
     """
 
     row_norms = True
+    combines_columns = True
     constant_weights = True  # the norm has no gradient
     mean: Tensor
     std: Tensor
@@ -129,7 +130,8 @@ class AdaFace(ProxyLoss):
         if len(norms) > 1:
             std, mean = torch.std_mean(norms.clamp(*NORMS))
             for known, found in ((self.mean, mean), (self.std, std)):
-                known.lerp_(found.to(known.dtype), self.t_alpha)
+                moved = known.lerp(found.to(known.dtype), self.t_alpha)
+                known.copy_(torch.where(moved.isfinite(), moved, known))
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale
@@ -141,7 +143,9 @@ class AdaFace(ProxyLoss):
         others = block.neg.clamp(-CLIPPED, CLIPPED)
         inside = others == block.neg
         value, pos, neg = cross_entropy(
-            s * (angle.cos() - self.margin - self.margin * quality), s * others.add_(log_mask(is_real(block.neg)))
+            s * (angle.cos() - self.margin - self.margin * quality),
+            s * others.add_(log_mask(is_real(block.neg))),
+            columns=block.columns,
         )
         return Weighted(value, s * slope * pos, neg.mul_(s).mul_(inside))
 
@@ -176,7 +180,8 @@ class MagFace(ProxyLoss):
 
     needs = "positive"
     row_norms = True
-    bounds: Tensor
+    combines_columns = True
+    norm_bounds: Tensor
     settled: Tensor
 
     def __init__(
@@ -194,7 +199,7 @@ class MagFace(ProxyLoss):
     ) -> None:
         super().__init__(num_classes, dim, **options)
         self.scale, self.l_m, self.u_m, self.lam = scale, l_m, u_m, lam
-        self.register_buffer("bounds", torch.tensor([l_a, u_a]))
+        self.register_buffer("norm_bounds", torch.tensor([l_a, u_a]))
         self.register_buffer("settled", torch.tensor(not auto))
 
     @staticmethod
@@ -205,13 +210,13 @@ class MagFace(ProxyLoss):
 
     def observe(self, norms: Tensor) -> None:
         ends = torch.quantile(norms.double(), norms.new_tensor([0.1, 0.9]).double())
-        found = (ends * ends.new_tensor([0.5, 2.0])).clamp(min=1e-6).to(self.bounds.dtype)
-        settled = self.settled | ~(found[0] < found[1])
-        self.bounds.copy_(torch.where(settled, self.bounds, found))
-        self.settled.fill_(True)
+        found = (ends * ends.new_tensor([0.5, 2.0])).clamp(min=1e-6).to(self.norm_bounds.dtype)
+        usable = found[0] < found[1]  # not if a norm is not finite
+        self.norm_bounds.copy_(torch.where(usable & ~self.settled, found, self.norm_bounds))
+        self.settled.copy_(self.settled | usable)
 
     def weigh(self, block: Block) -> Weighted:
-        s, (low, high) = self.scale, self.bounds.to(block.norms.dtype)
+        s, (low, high) = self.scale, self.norm_bounds.to(block.norms.dtype)
         a = block.norms.clamp(low, high)[:, None]  # (B, 1)
         inside = a == block.norms[:, None]
         rate = (self.u_m - self.l_m) / (high - low)
@@ -221,7 +226,7 @@ class MagFace(ProxyLoss):
         hard = cosine > 0
         target = torch.where(hard, cosine * margin.cos() - sine * margin.sin(), cosine)
         slope = torch.where(hard, margin.cos() + cosine * margin.sin() / sine, 1.0).mul_(cosine == block.pos)
-        value, pos, neg = cross_entropy(s * target, s * block.neg)
+        value, pos, neg = cross_entropy(s * target, s * block.neg, columns=block.columns)
         turn = sine * margin.cos() + cosine * margin.sin()  # sin(theta + m)
         by_norm = -s * pos * turn * rate * hard + self.lam * (1 / high.square() - 1 / a.square())
         value = value + self.lam * (a / high.square() + 1 / a)[:, 0]

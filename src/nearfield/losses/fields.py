@@ -60,6 +60,7 @@ class PotentialField(ProxyLoss):
 
     needs = "nothing"
     measure = "euclidean"
+    splits = False
 
     def __init__(
         self,
@@ -109,6 +110,7 @@ class MeanFieldContrastive(ProxyLoss):
     """
 
     needs = "positive"
+    splits = False  # the regulariser compares all proxies
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class MeanFieldContrastive(ProxyLoss):
     def penalty(self, queries: Tensor, references: Tensor) -> Tensor | None:
         if not self.lam or len(references) < 2:
             return None
-        labels = torch.arange(len(references), device=references.device)
+        labels = torch.arange(len(references))
         value: Tensor = self.lam * self.spread(references, labels)
         return value
 

@@ -32,6 +32,8 @@ class Gaussians(ProxyLoss):
     relu6 has no gradient where they are negative.
     """
 
+    splits = False  # the variances are not split
+
     def __init__(self, num_classes: Classes, dim: Dim, tau: Scale, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(num_classes, dim, **engine)
         self.tau, self.unit = tau, self.normalize
@@ -130,7 +132,7 @@ class HIST(nn.Module):
         if len(embeddings) < 2 or not self.lam_s:
             return value
         with torch.autocast(embeddings.device.type, enabled=False):
-            x, y = embeddings.to(value.dtype), labels.to(embeddings.device, torch.int64)
+            x, y = embeddings.to(value.dtype), labels.to(embeddings.device, torch.int64, non_blocking=True)
             return value + self.lam_s * F.cross_entropy(self._classify(x, y), y)
 
     def _classify(self, x: Tensor, labels: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ class ProxyWrapper(nn.Module):
 
     @staticmethod
     def check_together(params: Params) -> None:
+        if params.get("shard"):
+            raise InputError("shard must be False for a loss around another, which needs all proxies; got True.")
         check_base(params["base"], ProxyWrapper._base_params(params))
 
     @staticmethod
@@ -91,8 +93,8 @@ class ProxySynthesis(ProxyWrapper):
     negatives of real embeddings, and both parents have their share of the gradient. The released code takes the item
     before i for j: in batches of m images a class, in sequence, that is mostly of i's own class, and makes one class
     with two labels. Here the classes of the batch are put in random order and j comes from another one; mixtures of the
-    same two classes are one synthetic class. Draws depend on the number of the training step alone. With one class in
-    the batch, or mu = 0, this is the base loss.
+    same two classes are one synthetic class. Draws depend on the number of the training step alone, which is read from
+    the device: one synchronisation with an accelerator. With one class in the batch, or mu = 0, this is the base loss.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class ProxySynthesis(ProxyWrapper):
     def _mixture(self, labels: Tensor) -> Mixture:
         """Items by class, classes in random order; each with the item as far on as the largest class is long."""
         classes, of_item, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-        turn = self.base.turn
+        turn = self.base.turn.cpu()
         place = uniforms(1, turn, classes, 1)[:, 0].argsort().argsort()  # (K,) of each class of the batch
         order = place[of_item].argsort(stable=True)
         other = order.roll(-int(sizes.max()))
@@ -169,8 +171,9 @@ class AntiCollapse(ProxyWrapper):
 
         L = base + weight exp(-1/2 logdet(I + f P P^T)),   f = n / (D eps)
 
-    P (n, D): the unit proxies of the classes in the batch. "released" has this f; the coding rate of the literature has
-    f = D / (n eps^2), form "coding_rate". The base is any loss against proxies; the term has no part in W.
+    P (n, D): the unit proxies of the classes in the batch, which are looked up: one synchronisation with an
+    accelerator. "released" has this f; the coding rate of the literature has f = D / (n eps^2), form "coding_rate". The
+    base is any loss against proxies; the term has no part in W.
     """
 
     def __init__(
@@ -198,8 +201,9 @@ class AntiCollapse(ProxyWrapper):
         """The loss of a batch (M, D); a 0-dim tensor."""
         value: Tensor = self.base(embeddings, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
-            present = torch.isin(self.base.classes, labels.to(self.base.classes))
-            return value + self.weight * self._volume(self.proxies[present].to(value.dtype)).to(value.dtype)
+            present = labels.to(self.proxies.device, torch.int64).unique()
+            rows = self.proxies.unflatten(0, (self.base.num_classes, -1))[present].flatten(0, 1)
+            return value + self.weight * self._volume(rows.to(value.dtype)).to(value.dtype)
 
     def _volume(self, proxies: Tensor) -> Tensor:
         """exp(-1/2 logdet(I + f P P^T)) of proxies (n, D), by the smaller of P P^T and P^T P: both have the same."""
