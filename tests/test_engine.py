@@ -250,6 +250,8 @@ class Largest(TorchDispatchMode):
 def test_nothing_of_size_n_by_n_exists(name: str) -> None:
     if name == "structured_clustering":
         pytest.skip("looks for medoids among all distances of a batch")
+    if name == "hist":
+        pytest.skip("brings a network over the batch, whose hidden layer is as large")
     m, rows = 800, 16
     labels = shuffled_labels([10] * 80, torch.Generator().manual_seed(0))
     x = torch.randn(m, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()

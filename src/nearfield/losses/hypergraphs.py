@@ -89,10 +89,10 @@ class HIST(nn.Module):
         G     = Dv^(-1/2) H De^(-1) H^T Dv^(-1/2),   Dv and De the sums of rows and columns of H
         o     = G (Theta2 LeakyReLU(BN(G (Theta1 x + b1))) + b2),   x as given, not normalised
 
-    The gradient flows through H and G. L_D is streamed by the engine; the network is a composite on the batch, of size
-    M x M, and is not used after training. The log-softmax replaces the released softmax and log, which drops what
-    underflows at tau = 32. Batch norm always takes the statistics of the batch; a batch of one item, where there are
-    none, has L_D alone. Written from the equations: the released code has no licence.
+    The gradient flows through H and G. L_D is streamed by the engine; the network is a composite on the batch, which
+    applies G by its factors, and is not used after training. The log-softmax replaces the released softmax and log,
+    which drops what underflows at tau = 32. Batch norm always takes the statistics of the batch; a batch of one item,
+    where there are none, has L_D alone. Written from the equations: the released code has no licence.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class HIST(nn.Module):
     def _classify(self, x: Tensor, labels: Tensor) -> Tensor:
         """Logits (M, C) of the network over the batch."""
         weights = [p.to(x.dtype) for p in (*self.inner.parameters(), self.scale, self.shift, *self.outer.parameters())]
-        graph = self._graph(x, labels)
-        h = graph @ F.linear(x, weights[0], weights[1])
+        left, right = self._graph(x, labels)
+        h = left @ (right @ F.linear(x, weights[0], weights[1]))
         h = F.leaky_relu(F.batch_norm(h, None, None, weights[2], weights[3], training=True), SLOPE)
-        return graph @ F.linear(h, weights[4], weights[5])
+        return left @ (right @ F.linear(h, weights[4], weights[5]))
 
-    def _graph(self, x: Tensor, labels: Tensor) -> Tensor:
-        """G (M, M), from the Gaussians of the classes in the batch."""
+    def _graph(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Two factors, (M, G) and (G, M), of the graph that the Gaussians of the classes in the batch span."""
         present = labels.unique()  # (G,)
         u, m = (self.gaussians.directions(v.to(x.dtype)) for v in (x, self.proxies[present]))
         precision = self.gaussians.precisions()[present].to(x.dtype)
@@ -152,4 +152,4 @@ class HIST(nn.Module):
         edges = torch.where(labels[:, None] == present, 1.0, (-self.alpha * far.clamp(min=0)).exp())
         rows, columns = edges.sum(1, keepdim=True), edges.sum(0)
         half = edges / rows.sqrt()
-        return (half / columns) @ half.T
+        return half / columns, half.T
