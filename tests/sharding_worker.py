@@ -123,7 +123,7 @@ def trained(here: Place, start: Saved | None, steps: int) -> tuple[Found, Saved]
     return {"values": torch.stack(values)}, Saved(weights, network.state_dict(), {"optimizer": state})
 
 
-def everything(here: Place) -> dict[str, Found]:
+def everything(here: Place) -> dict[str, Any]:
     """All that one process and several do alike."""
     done = {f"{name} {classes}": one_step(here, name, classes) for name in VARIANTS for classes in COUNTS}
     return {**done, "not finite": not_finite(here)}
@@ -142,20 +142,18 @@ def run(folder: Path, stop_after: int) -> None:
         train(CONFIG, folder, stop=stop, test=False)
 
 
-def main(folder: str, begin: str = "", steps: str = "3") -> None:
-    """Do it all, or some steps from the state in a file or of a run, and write down what came out."""
+def main(folder: str, steps: str = "") -> None:
+    """Do it all, going on from the state in the folder, or some steps of a run; and write down what came out."""
     torch.set_num_threads(1)
-    if begin == "run":
+    if steps:
         run(Path(folder) / "run", int(steps))
-        torch.save({}, Path(folder) / f"{os.environ.get('RANK', 0)}.pt")
+        torch.save({}, Path(folder) / f"{os.environ['RANK']}.pt")
         return
     with process_group() as here:
-        if begin:
-            start = None if begin == "fresh" or here.rank else Saved(*torch.load(begin)["saved"])
-            found, saved = trained(here, start, int(steps))
-            torch.save({"trained": found, "saved": tuple(saved)}, Path(folder) / f"{here.rank}.pt")
-        else:
-            torch.save(everything(here), Path(folder) / f"{here.rank}.pt")
+        done = everything(here)
+        start = None if here.rank else Saved(*torch.load(Path(folder) / "start.pt"))
+        done["trained"], saved = trained(here, start, 3)
+        torch.save({**done, "saved": tuple(saved)}, Path(folder) / f"{here.rank}.pt")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def expected() -> dict[str, Found]:
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["two ranks", "four ranks"])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
-    return launch(request.param, tmp_path_factory.mktemp("ranks"), worker=WORKER)
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.save(tuple(trained(Place(), None, 3)[1]), folder / "start.pt")
+    return launch(request.param, folder, worker=WORKER)
 
 
 @pytest.mark.parametrize("classes", COUNTS)
@@ -67,39 +69,34 @@ def test_a_nan_of_one_rank_is_everybodys(ranks: list[dict[str, Found]]) -> None:
         assert found["grad"].isnan().all()
 
 
-def test_a_checkpoint_fits_any_number_of_processes(tmp_path: Path) -> None:
-    """Three steps by 4 ranks, three by 2, three by one: the nine steps of one process."""
+def test_a_checkpoint_fits_any_number_of_processes(ranks: list[dict[str, Found]]) -> None:
+    """Three steps by one process, three by several, three by one: the nine steps of one process."""
     nine, _ = trained(Place(), None, 9)
-    (tmp_path / "four").mkdir(), (tmp_path / "two").mkdir()
-    four = launch(4, tmp_path / "four", "fresh", worker=WORKER)
-    two = launch(2, tmp_path / "two", str(tmp_path / "four" / "0.pt"), worker=WORKER)
-    last, saved = trained(Place(), Saved(*two[0]["saved"]), 3)  # type: ignore[misc]
-    for found in (*four, *two):
-        assert found["trained"]["values"].shape == (3,)
-    values = torch.cat([four[0]["trained"]["values"], two[0]["trained"]["values"], last["values"]])
-    torch.testing.assert_close(values, nine["values"], rtol=1e-12, atol=0)
+    last, saved = trained(Place(), Saved(*ranks[0]["saved"]), 3)  # type: ignore[misc]
+    for found in ranks:
+        values = torch.cat([nine["values"][:3], found["trained"]["values"], last["values"]])
+        torch.testing.assert_close(values, nine["values"], rtol=1e-12, atol=0)
     assert len(saved.weights["loss.proxies"]) == 70
 
 
 def test_a_run_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None:
-    """Three steps by 2 ranks, two by 4, the rest by one, against one process from the first step to the last."""
+    """Three steps by one process, two by two, the rest by one, against one from the first step to the last."""
     alone, several = tmp_path / "alone", tmp_path / "several"
-    alone.mkdir(), several.mkdir()
     run(alone / "run", 99)
-    launch(2, several, "run", "3", worker=WORKER)
-    (first,) = (several / "run").glob("checkpoint-*")
-    assert len(load_file(first / "model.safetensors")["loss.proxies"]) == 3 * 3  # all rows: 3 classes of 3 centers
-    launch(4, several, "run", "2", worker=WORKER)
+    run(several / "run", 3)
+    launch(2, several, "2", worker=WORKER)
+    newest = sorted((several / "run").glob("checkpoint-*"))[-1]
+    assert len(load_file(newest / "model.safetensors")["loss.proxies"]) == 3 * 3  # all rows: 3 classes of 3 centers
     run(several / "run", 99)
     found, expected = (load_file(folder / "run" / "model.safetensors") for folder in (several, alone))
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
     facts = json.loads((several / "run" / "environment.json").read_text())
-    assert [facts["processes"], *(resumed["processes"] for resumed in facts["resumed"])] == [2, 4, 1]
+    assert [facts["processes"], *(resumed.get("processes") for resumed in facts["resumed"])] == [1, 2]
 
 
 def test_shard_proxies_needs_a_loss_with_proxies() -> None:
-    with pytest.raises(InputError, match="`shard_proxies` requires a loss with proxies.*multi_similarity is not one"):
+    with pytest.raises(InputError, match=r"`shard_proxies` requires a loss with proxies.*multi_similarity is not one"):
         check_method(RunConfig(shard_proxies=True))
     assert RunConfig(shard_proxies=False).digest() == RunConfig().digest()
 

@@ -164,7 +164,8 @@ class StructuredClustering(PairLoss):
     The search may miss the maximum, so the value is a lower bound of the equation's. Where L > 0, dL/dd is -1 between
     an item and its medoid in S and +1 between it and the medoid of its class, at most 2 M pairs; NMI is a constant. A
     class of one item adds 0 to F~. `MedoidSearch` documents how ties are broken. It needs all distances, O(M^2), and
-    runs on the CPU in float64, one synchronisation with an accelerator; `last` counts the candidates for a medoid and those that were evaluated.
+    runs on the CPU in float64, a synchronisation with an accelerator; `last` counts the candidates for a medoid and
+    those that were evaluated.
     DMLPlayground uses d, gamma = 1 and 5 sweeps, the defaults here; for a batch of one class its NMI is 0 and its loss
     gamma, here 1 and 0. ronekko's code uses d^2 (preset "ronekko") and visits the clusters in random order. "Unbiased
     Evaluation" decays a "gamma factor": in its code that is RMSprop's, not this one.

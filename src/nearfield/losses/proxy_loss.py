@@ -6,6 +6,7 @@ Axes: B queries of a block, C classes, D dims. See `nearfield.pairs` for what a 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -125,7 +126,7 @@ class ProxyLoss(PairLoss):
 
     def _shard(self, first: list[int]) -> Shard | None:
         """What each process holds, from the first class of each; None if this one holds all."""
-        sizes = (self.centers * (stop - start) for start, stop in zip(first[:-1], first[1:], strict=True))
+        sizes = (self.centers * (stop - start) for start, stop in pairwise(first))
         return Shard(self.rank, tuple(sizes), self.centers) if self.is_split else None
 
     def over_processes(self, part: Tensor) -> Tensor:
