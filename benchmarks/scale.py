@@ -130,7 +130,9 @@ def measured(line: Line) -> list[str]:
     slope = float(np.polyfit(np.log(line.sizes), np.log(times), 1)[0])
     shown = " / ".join(f"{size:,}" for size in line.sizes)
     each = " / ".join(f"{1e3 * t:,.1f}" for t in times)
-    return [line.what, line.fixed, line.axis, shown, each, f"{slope:.2f}", f"{1e9 * times[-1] / products:.3f}"]
+    row = [line.what, line.fixed, line.axis, shown, each, f"{slope:.2f}", f"{1e9 * times[-1] / products:.3f}"]
+    print("  " + " ".join(row), flush=True)
+    return row
 
 
 def _cpu_seconds(call: Callable[[], Any]) -> float:

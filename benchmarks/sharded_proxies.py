@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import _status, print_table
 from nearfield import losses
-from nearfield.training.distributed import Place, of_all_ranks, process_group
+from nearfield.training.distributed import Place, of_all_ranks, process_group, share_of
 
 
 def main() -> None:
@@ -43,10 +43,9 @@ def main() -> None:
 
 def _measure(here: Place, arguments: argparse.Namespace) -> list[str]:
     """Build the loss, take some steps, and say what this rank needed."""
-    generator = torch.Generator().manual_seed(here.rank)
-    mine = arguments.batch // here.world_size
-    x = torch.randn(mine, arguments.dim, generator=generator, requires_grad=True)
-    labels = torch.randint(arguments.classes, (mine,), generator=generator)
+    generator, mine = torch.Generator().manual_seed(0), share_of(arguments.batch, here)
+    x = torch.randn(arguments.batch, arguments.dim, generator=generator)[mine].requires_grad_()
+    labels = torch.randint(arguments.classes, (arguments.batch,), generator=generator)[mine]
     size = {"dim": arguments.dim, "sample": arguments.sample, "shard": True}
     small = losses.create(arguments.method, num_classes=16, **{**size, "sample": None})
     _step(small, x, labels % 16, torch.optim.Adam(small.parameters(), fused=True))  # loads every library

@@ -50,7 +50,7 @@ class CrossBatchMemory(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.int64))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CrossBatchMemory:
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name in ("memory_labels", "cursor", "filled", "calls"):
             self._buffers[name] = getattr(self, name).cpu()
         return self

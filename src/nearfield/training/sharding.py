@@ -106,7 +106,7 @@ def _from_first_rank(whole: Tensor | None, sizes: Sizes, shape: torch.Size, dtyp
         mine = torch.empty(sizes[rank], *shape, dtype=dtype)
         dist.recv(mine, 0)
         return mine
-    parts = whole.contiguous().split(sizes)
+    parts: tuple[Tensor, ...] = whole.contiguous().split(sizes)
     for other, part in enumerate(parts[1:], 1):
         dist.send(part, other)
     return parts[0].clone()
