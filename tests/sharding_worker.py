@@ -74,7 +74,8 @@ def one_step(here: Place, variant: str, classes: int) -> Found:
     (network, loss), (images, labels) = make(variant, classes), batch(classes)
     rows = share(here)
     of_all_ranks(loss)(network(images[rows]), labels[rows]).backward()
-    network.zero_grad(), loss.zero_grad()
+    network.zero_grad()
+    loss.zero_grad()
     value = of_all_ranks(loss)(network(images[rows]), labels[rows])
     value.backward()
     sum_gradients(network.parameters(), besides=loss.parameters())
@@ -85,8 +86,8 @@ def one_step(here: Place, variant: str, classes: int) -> Found:
         assert isinstance(loss, ProxyLoss)
         with torch.no_grad():
             found["weights"] = pair_weights(loss, network(images), labels)
-    found = {k: (g.to_dense() if g.is_sparse else g) for k, g in found.items() if g is not None}
-    return {"value": value.detach(), **found}
+    dense = {k: (g.to_dense() if g.is_sparse else g) for k, g in found.items() if g is not None}
+    return {"value": value.detach(), **dense}
 
 
 def not_finite(here: Place) -> Found:

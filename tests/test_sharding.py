@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,10 +30,10 @@ def expected() -> dict[str, Found]:
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids=["two ranks", "four ranks"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     torch.save(tuple(trained(Place(), None, 3)[1]), folder / "start.pt")
-    return launch(request.param, folder, worker=WORKER)
+    return list(launch(request.param, folder, worker=WORKER))
 
 
 @pytest.mark.parametrize("classes", COUNTS)
@@ -69,10 +70,10 @@ def test_a_nan_of_one_rank_is_everybodys(ranks: list[dict[str, Found]]) -> None:
         assert found["grad"].isnan().all()
 
 
-def test_a_checkpoint_fits_any_number_of_processes(ranks: list[dict[str, Found]]) -> None:
+def test_a_checkpoint_fits_any_number_of_processes(ranks: list[dict[str, Any]]) -> None:
     """Three steps by one process, three by several, three by one: the nine steps of one process."""
     nine, _ = trained(Place(), None, 9)
-    last, saved = trained(Place(), Saved(*ranks[0]["saved"]), 3)  # type: ignore[misc]
+    last, saved = trained(Place(), Saved(*ranks[0]["saved"]), 3)
     for found in ranks:
         values = torch.cat([nine["values"][:3], found["trained"]["values"], last["values"]])
         torch.testing.assert_close(values, nine["values"], rtol=1e-12, atol=0)

@@ -36,7 +36,7 @@ from nearfield.pairs.mining import MINERS
 N, D = 24, 8
 DEVICE = "accel"
 _setup_privateuseone_for_python_backend(DEVICE)
-torch.get_device_module(DEVICE).get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
+torch.get_device_module(DEVICE).get_amp_supported_dtype = lambda: [torch.bfloat16]
 LABELS = torch.arange(N) % 6
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 WAITS = (DataDependentOutputException, DynamicOutputShapeException)
@@ -46,7 +46,7 @@ class Accelerator(TorchDispatchMode):
     """Runs what concerns the device on fake tensors, everything else as it is, and notes what would wait."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.waits: list[str] = []
         self.calls = 0
@@ -84,6 +84,7 @@ def moved(module: nn.Module, mode: Accelerator) -> nn.Module:
     with mode.fake:
         for part in module.modules():
             stays = ("memory_labels", "cursor", "filled", "calls") if isinstance(part, CrossBatchMemory) else ()
+            held: dict[str, Any]
             for held in (part._parameters, part._buffers):
                 for name, x in held.items():
                     if x is not None and name not in stays:
