@@ -84,8 +84,8 @@ def moved(module: nn.Module, mode: Accelerator) -> nn.Module:
     with mode.fake:
         for part in module.modules():
             stays = ("memory_labels", "cursor", "filled", "calls") if isinstance(part, CrossBatchMemory) else ()
-            held: dict[str, Any]
-            for held in (part._parameters, part._buffers):
+            both: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+            for held in both:
                 for name, x in held.items():
                     if x is not None and name not in stays:
                         new = torch.empty(x.shape, dtype=x.dtype, device=DEVICE)
