@@ -24,7 +24,7 @@ from nearfield.training.checkpoint import flat_weights
 from nearfield.training.distributed import Place, of_all_ranks, process_group, sum_gradients
 from nearfield.training.loop import Interrupted, train
 from nearfield.training.run_folder import Saved
-from nearfield.training.sharding import gather_split, load_split, split_of
+from nearfield.training.sharding import gather_split, load_split, share_overflow, split_of
 
 N, D = 24, 8
 CONFIG = build_config(
@@ -102,6 +102,26 @@ def not_finite(here: Place) -> Found:
     return {"value": value.detach(), "grad": next(network.parameters()).grad}  # type: ignore[dict-item]
 
 
+def overflow(here: Place) -> Found:
+    """A scaled gradient overflows on the last rank only: how far each rank's scaler lets the optimizer move."""
+    _, loss = make("cosface", 16)
+    (proxies,) = loss.parameters()
+    optimizer, scaler = torch.optim.SGD([proxies], lr=0.1), torch.amp.GradScaler("cpu")
+    moved = []
+    for bad in (False, True):
+        start = proxies.detach().clone()
+        scaler.scale(proxies.sum()).backward()
+        assert proxies.grad is not None
+        if bad and here.rank == here.world_size - 1:
+            proxies.grad[-1, 0] = torch.inf
+        share_overflow(split_of({"loss": loss}, optimizer))
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append((proxies.detach() - start).abs().max())
+    return {"moved": torch.stack(moved)}
+
+
 def trained(here: Place, start: Saved | None, steps: int) -> tuple[Found, Saved]:
     """Steps of Adam: the losses, and the whole state on rank 0, from which any number of ranks can continue."""
     (network, loss), (images, labels) = make("soft_triple", 7), batch(7)
@@ -127,7 +147,7 @@ def trained(here: Place, start: Saved | None, steps: int) -> tuple[Found, Saved]
 def everything(here: Place) -> dict[str, Any]:
     """All that one process and several do alike."""
     done = {f"{name} {classes}": one_step(here, name, classes) for name in VARIANTS for classes in COUNTS}
-    return {**done, "not finite": not_finite(here)}
+    return {**done, "not finite": not_finite(here), "overflow": overflow(here)}
 
 
 def run(folder: Path, stop_after: int) -> None:

@@ -70,6 +70,12 @@ def test_a_nan_of_one_rank_is_everybodys(ranks: list[dict[str, Found]]) -> None:
         assert found["grad"].isnan().all()
 
 
+def test_all_ranks_skip_a_step_whose_gradient_overflowed_on_one(ranks: list[dict[str, Found]]) -> None:
+    for found in (rank["overflow"] for rank in ranks):
+        assert found["moved"][0] > 0
+        assert found["moved"][1] == 0
+
+
 def test_a_checkpoint_fits_any_number_of_processes(ranks: list[dict[str, Any]]) -> None:
     """Three steps by one process, three by several, three by one: the nine steps of one process."""
     nine, _ = trained(Place(), None, 9)

@@ -181,10 +181,10 @@ def _train(run: Run) -> dict[str, Any]:
         optimizer.zero_grad()
         value = torch.stack([add_gradient(batch) for batch in update]).sum()
         sum_gradients(model.parameters(), besides=loss.parameters())
+        if scaler.is_enabled():
+            share_overflow(split)
         scaler.unscale_(optimizer)
         norm = gradient_norm((p for group in optimizer.param_groups for p in group["params"]), split)
-        if scaler.is_enabled():
-            share_overflow(split, norm)
         clip_gradients(optimizer, config.optimizer, partial(gradient_norm, split=split))
         scaler.step(optimizer)
         at.step += 1

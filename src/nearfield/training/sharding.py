@@ -130,8 +130,14 @@ def _norm(grads: list[Any]) -> Tensor:
 
 
 @torch.no_grad()
-def share_overflow(split: Split, norm: Tensor) -> None:
-    """Make the gradients of split parameters NaN on every rank if `norm` is not finite: all skip the step or none."""
+def share_overflow(split: Split) -> None:
+    """Make the gradients of split parameters NaN on every rank if one of them overflowed on any.
+
+    Before a gradient scaler looks at them, so that all ranks skip the step or none does.
+    """
     for p in split.parameters:
-        if p.grad is not None:
-            p.grad += norm.to(p.grad) * 0
+        grad = torch.zeros(1, device=p.device) if p.grad is None else p.grad
+        values = grad._values() if grad.is_sparse else grad
+        bad = values.norm().float() * 0  # 0 or NaN
+        dist.all_reduce(bad)
+        values += bad.to(values)
