@@ -287,13 +287,36 @@ def test_verification_equals_scikit_learn(distance: Any, own_gallery: bool) -> N
     scores = reference.score_matrix(points, gallery, distance)
     keep = np.ones_like(scores, bool) if own_gallery else np.triu(np.ones_like(scores, bool), 1)
     same, scores = (labels[:, None] == names)[keep], scores[keep]
-    options: dict[str, Any] = {"metrics": ("roc_auc", "fnmr"), "fmr": (0.05, 0.2), "distance": distance}
+    names_of_metrics = ("roc_auc", "eer", "fnmr", "tar")
+    options: dict[str, Any] = {"metrics": names_of_metrics, "fmr": (0.05, 0.2), "distance": distance}
     others: dict[str, Any] = {"gallery": gallery, "gallery_labels": names} if own_gallery else {}
     found = retrieval_metrics(points, labels, **others, **options)
     assert found["roc_auc"] == pytest.approx(roc_auc_score(same, scores), abs=1e-5)
     for rate in (0.05, 0.2):
         reached = [cut for cut in [*np.unique(scores), np.inf] if (scores[~same] >= cut).mean() <= rate]
-        assert found[f"fnmr@fmr={rate:g}"] == pytest.approx((scores[same] < min(reached)).mean())
+        assert found[f"fnmr@fmr={rate:g}"] == pytest.approx((scores[same] < min(reached)).mean(), abs=1e-12)
+        assert found[f"tar@far={rate:g}"] == pytest.approx((scores[same] >= min(reached)).mean(), abs=1e-12)
+    assert found["eer"] == pytest.approx(_equal_error_rate(scores, same), abs=1e-4)
+
+
+def _equal_error_rate(scores: Any, same: Any) -> float:
+    """Walk the thresholds upwards until FNMR reaches FMR; the rate at the crossing of the two lines there."""
+    before = (1.0, 0.0)
+    for cut in [*np.unique(scores), np.inf]:
+        fmr, fnmr = float((scores[~same] >= cut).mean()), float((scores[same] < cut).mean())
+        if fnmr >= fmr:
+            gap, past = before[0] - before[1], fnmr - fmr
+            return before[0] + gap / (gap + past) * (fmr - before[0])
+        before = fmr, fnmr
+    raise AssertionError
+
+
+@pytest.mark.parametrize(("far", "eer"), [(0.0, 0.0), (1.0, 0.5)])
+def test_equal_error_rate_by_hand(far: float, eer: float) -> None:
+    """Two pairs that match and four that do not: all apart, or all tied."""
+    points = np.eye(2).repeat(2, 0) if far == 0 else np.ones((4, 2))
+    found = retrieval_metrics(points, [0, 0, 1, 1], metrics=("eer", "tar"), fmr=(0.5,))
+    assert found == {"eer": pytest.approx(eer), "tar@far=0.5": pytest.approx(1 - far)}
 
 
 DIAGNOSTICS = ("effective_rank", "uniformity")

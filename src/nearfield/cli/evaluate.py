@@ -14,7 +14,7 @@ Every item is a query and searches all other items; with --gallery, queries sear
 Metrics:
   retrieval       recall precision r_precision map_at_r map mrr
   clustering      nmi ami f1 (k-means)
-  verification    roc_auc fnmr (all pairs)
+  verification    roc_auc eer tar fnmr (all pairs; the last two at the false-accept rates of --far)
   diagnostics     distance_ratio effective_rank uniformity counts
 
 Formats:
@@ -47,6 +47,8 @@ def add_parser(commands: Commands) -> None:
     ks = "cut-offs of recall@K (default: 1 2 4 8)"
     parser.add_argument("--ks", nargs="+", type=whole(1), default=[1, 2, 4, 8], metavar="K", help=ks)
     parser.add_argument("--metrics", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
+    far = "false-accept rates of tar and fnmr (default: 0.001)"
+    parser.add_argument("--far", nargs="+", type=float, default=[1e-3], metavar="RATE", help=far)
     help = "how items are ranked: cosine (default), euclidean, hamming, or hyperbolic, for another ball :C:CLIP"
     parser.add_argument("--distance", default="cosine", metavar="NAME", help=help)
     help = "how equal distances are ranked (default: expected, the mean over all orders)"
@@ -70,6 +72,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         distance=arguments.distance,
         ties=arguments.ties,
         per_query=arguments.per_query,
+        fmr=tuple(arguments.far),
     )
     for path in filter(None, (arguments.embeddings, arguments.gallery)):
         if holds_training(path):

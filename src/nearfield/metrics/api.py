@@ -91,7 +91,7 @@ def retrieval_metrics(
     gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
                          `name/recall@1` for each and the mean over galleries under the plain name
     metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
-                         roc_auc, fnmr (all pairs); distance_ratio, effective_rank, uniformity (on the queries);
+                         roc_auc, eer, fnmr, tar (all pairs); distance_ratio, effective_rank, uniformity (queries);
                          counts (`queries`, `queries_without_match`)
     distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0);
                          hyperbolic, in the Poincare ball of the method of that name, hyperbolic:C:CLIP in another
@@ -102,7 +102,7 @@ def retrieval_metrics(
                          and the others are queries; the mean over `repeats` draws from `seed`
     categories           one value per query: adds `recall@1/category` and so on
     kmeans               seed, restarts, iterations and averaging of the clustering
-    fmr                  false match rates at which fnmr (false non-match rate) is given
+    fmr                  false match (accept) rates at which fnmr (false non-match rate) and tar = 1 - fnmr are given
     max_memory_mb        working memory beyond the embeddings
     distributed          the arguments are this rank's shard, which may be empty; every rank scores its queries against
                          the shards of all ranks and returns the result for all, the same as in one process

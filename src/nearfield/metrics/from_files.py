@@ -31,6 +31,7 @@ def evaluate_files(
     distance: Distance = "cosine",
     ties: Ties = "expected",
     per_query: Path | None = None,
+    fmr: Sequence[float] = (1e-3,),
 ) -> dict[str, float]:
     """`retrieval_metrics` of files; `per_query` names a .csv or .parquet file to write the scores of each query to."""
     if per_query is not None and per_query.suffix not in (".csv", ".parquet"):
@@ -53,6 +54,7 @@ def evaluate_files(
         distance,
         ties,
         per_query=True,
+        fmr=fmr,
     )
     if per_query is not None:
         _write(per_query, queries, found)

@@ -1,4 +1,8 @@
-"""Verification over all pairs of items, same class or not: ROC AUC and false non-match rates.
+"""Verification over all pairs of items, same class or not: ROC AUC, equal error rate, error rates at a threshold.
+
+    FMR(t), FAR(t)    share of pairs of different classes that score at least t (false match, false accept)
+    FNMR(t)           share of pairs of the same class that score below t (false non-match); TAR(t) = 1 - FNMR(t)
+    EER               where FMR = FNMR, on the line between the two thresholds around it
 
 Axes: Q queries, N gallery items, r x w entries of a tile, H bins.
 """
@@ -18,14 +22,14 @@ SIDE = 1024
 
 
 def verification_scores(task: RankingTask, names: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
-    """ROC AUC and FNMR at given FMR over all pairs; a pair of equal labels should score above a pair of different ones.
+    """ROC AUC, EER, and FNMR and TAR at given FMR over all pairs; a pair of equal labels should score above others.
 
     Scores are counted in 2^20 bins (one per distance for binary codes); pairs in one bin count as ties, half right.
     """
     match, other = _histograms(task)
     if not int(match.sum()) or not int(other.sum()):
         raise InputError(
-            "labels must give pairs that match and pairs that do not for roc_auc and fnmr; one kind is missing."
+            "labels must give pairs that match and pairs that do not for verification; one kind is missing."
         )
     scores = {}
     if "roc_auc" in names:
@@ -34,14 +38,28 @@ def verification_scores(task: RankingTask, names: Sequence[str], rates: Sequence
         scores["roc_auc"] = float(wins / match.sum() / other.sum())
     if "fnmr" in names:
         scores |= {f"fnmr@fmr={rate:g}": _fnmr(match, other, rate) for rate in rates}
+    if "tar" in names:
+        scores |= {f"tar@far={rate:g}": 1 - _fnmr(match, other, rate) for rate in rates}
+    if "eer" in names:
+        scores["eer"] = _equal_error_rate(match, other)
     return scores
+
+
+def _equal_error_rate(match: Tensor, other: Tensor) -> float:
+    """The rate at which FMR, which falls with the threshold, meets FNMR, which rises."""
+    fmr = torch.cat([other.flip(0).cumsum(0).flip(0), other.new_zeros(1)]).double() / other.sum()
+    fnmr = torch.cat([match.new_zeros(1), match.cumsum(0)]).double() / match.sum()
+    gap = fmr - fnmr  # from 1 at the lowest threshold to -1 above the highest score
+    after = int((gap > 0).sum())
+    share = gap[after - 1] / (gap[after - 1] - gap[after])
+    return float(fmr[after - 1] + share * (fmr[after] - fmr[after - 1]))
 
 
 def _fnmr(match: Tensor, other: Tensor, rate: float) -> float:
     """Share of matching pairs below the lowest threshold that at most `rate` of the other pairs reach."""
     reach = other.flip(0).cumsum(0).flip(0)  # other pairs at or above each bin
     threshold = int((reach > rate * int(other.sum())).sum())  # bins too low to be the threshold
-    return float(match[:threshold].sum() / match.sum())
+    return float(match[:threshold].sum().double() / match.sum())
 
 
 def _histograms(task: RankingTask) -> tuple[Tensor, Tensor]:
