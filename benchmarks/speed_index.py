@@ -2,9 +2,9 @@
 
     python benchmarks/speed_index.py [--count N] [--dim D] [--threads N] [--only KIND ...]
 
-Vectors are unit vectors around centres (100 to a centre) in a subspace of D / 4 dims, with noise in all of them. Queries
-are vectors of the collection with noise, one at a time; recall is the share of the ten exact neighbours that were found.
-Memory is the growth of the process while it builds, pages of mapped files included. Beside the engines of
+Vectors are unit vectors around centres (100 to a centre) in a subspace of D / 4 dims, with noise in all of them.
+Queries are vectors of the collection with noise, one at a time; recall is the share of the ten exact neighbours that
+were found. Memory is the growth of the process while it builds, pages of mapped files included. Beside the engines of
 `nearfield index`: product quantisation (IVF, PQ of D / 4 bytes) trained on a sample, as collections beyond memory need
 it, without re-ranking and with the best 10 x 16 candidates scored again by the vectors on disk. Every case runs in a
 process of its own.

