@@ -24,7 +24,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtr, stdtrit
 
-from nearfield.analysis.statistics import Comparison, Floats, Interval, Verdict, Verdicts, holm, two_way_variance
+from nearfield.analysis.statistics import (
+    Comparison,
+    Floats,
+    Interval,
+    Verdict,
+    Verdicts,
+    compare,
+    holm,
+    two_way_variance,
+)
 from nearfield.errors import InputError
 
 Level = Literal["seeds", "classes", "datasets"]
@@ -62,17 +71,19 @@ def by_class(queries: ArrayLike, classes: NDArray[np.int64]) -> tuple[Floats, Fl
 def compare_classes(a: Floats, b: Floats, shares: Floats, level: float = 0.95) -> Comparison:
     """Paired comparison of mean scores (S, C) over new classes and new seeds; classes count by their share of queries.
 
-    Difference ± t_nu sqrt(V), with V of `two_way_variance`: classes crossed with seeds.
+    Difference ± t_nu sqrt(V), with V of `two_way_variance`: classes crossed with seeds. What holds for new classes and
+    new seeds holds for new seeds alone, so neither p nor the interval is smaller than those of the seeds.
     """
     if a.shape != b.shape:
         raise InputError(f"a and b must share seeds and classes; got {a.shape} and {b.shape}.")
     gaps = a - b
     difference = float((gaps @ shares).mean())
+    seeds = compare(a @ shares, b @ shares, level)
     variance, freedom = two_way_variance(gaps, shares)
     if variance == 0.0:
         return Comparison(Interval(difference, 0.0), 0.0, float(difference == 0), len(a))
-    half = float(stdtrit(freedom, (1 + level) / 2)) * sqrt(variance)
-    p = 2 * float(stdtr(freedom, -abs(difference) / sqrt(variance)))
+    half = max(float(stdtrit(freedom, (1 + level) / 2)) * sqrt(variance), seeds.difference.half_width or 0.0)
+    p = max(2 * float(stdtr(freedom, -abs(difference) / sqrt(variance))), seeds.p)
     return Comparison(Interval(difference, half), sqrt(variance), p, len(a))
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from nearfield.analysis.budgets import weakened
+from collections.abc import Mapping
+from html import escape
+from typing import NamedTuple
+
+from nearfield.analysis.budgets import NOT_EXHAUSTED, STILL_LEARNING, weakened
 from nearfield.analysis.levels import ROPE, SAYS, SURE, NewDataset
 from nearfield.analysis.suite import OneDataset, Suite, agreement
 from nearfield.analysis.tables import markdown_table, title
@@ -106,25 +110,42 @@ def flag_lines(suite: Suite) -> list[str]:
     return found
 
 
-def leaderboard_markdown(suite: Suite) -> str:
-    """Mean rank, probability of losing against the best, and the mean score on every dataset in percent."""
+class Table(NamedTuple):
+    """A table and what is written below it; columns after the first `left` are right-aligned."""
+
+    head: list[str]
+    rows: list[list[str]]
+    left: int
+    note: str
+
+    def markdown(self) -> str:
+        """The table and its note."""
+        return f"{markdown_table(self.head, self.rows, self.left)}\n{self.note}\n"
+
+
+def leaderboard(suite: Suite) -> Table:
+    """Mean rank, probability that the best is better, and the mean score on every dataset in percent."""
     best, rows = suite.methods[0], []
     for label in suite.methods:
         beats = f"{suite.pair(best, label).positive:.2f}" if suite.pairs and label != best else "–"
         scores = [f"{100 * each.means[label]:.2f}" for each in suite.datasets]
-        flags = [("s" if "search" in flag else "l") for one in suite.efforts(label) for flag in one.flags]
-        marks = "".join(f" {mark}{flags.count(mark)}" for mark in ("s", "l") if mark in flags)
-        rows.append([label, f"{suite.ranks[label]:.1f}", beats, *scores, marks.strip() or "–"])
+        rows.append([label, f"{suite.ranks[label]:.1f}", beats, *scores, _flags(suite, label)])
     head = ["method", "mean rank", f"P({best} better)", *(each.name for each in suite.datasets), "budget"]
-    notes = (
+    note = (
         f"{title(suite.metric)} in percent, networks scored one by one, mean over seeds. Mean rank over datasets, 1 is "
-        f"best. P: probability that {best} scores higher on a new dataset (level datasets).  \nbudget: on how many "
-        "datasets the search was not exhausted (s) or the method still learning at its last step (l).\n"
+        f"best. P: probability that {best} scores higher on a new dataset (level datasets). Budget: on how many "
+        "datasets the search was not exhausted (s), and the method was still learning at its last step (l)."
     )
-    return markdown_table(head, rows, left=1) + "\n" + notes
+    return Table(head, rows, 1, note)
 
 
-def pairs_markdown(suite: Suite) -> str:
+def _flags(suite: Suite, label: str) -> str:
+    flags = [flag for one in suite.efforts(label) for flag in one.flags]
+    found = {"s": flags.count(NOT_EXHAUSTED), "l": flags.count(STILL_LEARNING)}
+    return " ".join(f"{mark}{count}" for mark, count in found.items() if count) or "–"
+
+
+def pairs(suite: Suite) -> Table:
     """Every pair across datasets."""
     rows = []
     for pair in suite.pairs:
@@ -133,5 +154,35 @@ def pairs_markdown(suite: Suite) -> str:
         interval = f"{found.low:+.2f} to {found.high:+.2f}"
         rows.append([pair.first, pair.second, *numbers, f"{found.mean:+.2f}", interval, found.decided or "undecided"])
     head = ["first", "second", "better", "equal", "worse", "mean", "95 % on a new dataset", "verdict"]
-    note = "Level datasets. Differences in spreads of the methods on a dataset (interquartile range / 1.349).\n"
-    return markdown_table(head, rows, left=2) + "\n" + note
+    note = (
+        f"Level datasets. Differences are in spreads of the methods on a dataset (interquartile range / 1.349); equal: "
+        f"less than {ROPE:g} of it. A verdict needs a probability of {SURE:g}."
+    )
+    return Table(head, rows, 2, note)
+
+
+def agreements(suite: Suite) -> Table:
+    """Kendall's tau between the orders on every two datasets."""
+    names = [each.name for each in suite.datasets]
+    taus = agreement(suite)
+    rows = []
+    for one in names:
+        found = [taus.get((one, other), taus.get((other, one))) for other in names]
+        rows.append([one, *("–" if tau is None else f"{tau:.2f}" for tau in found)])
+    note = "Kendall's tau between the orders of the methods on two datasets; 0 if they have nothing in common."
+    return Table(["", *names], rows, 1, note)
+
+
+def markdown(suite: Suite, figures: Mapping[str, str]) -> str:
+    """The page across datasets as Markdown; `figures` are file names by their titles."""
+    parts = [f"# {len(suite.datasets)} datasets, {len(suite.methods)} methods", *lines(suite)[:1]]
+    parts += ["## Leaderboard over all datasets", leaderboard(suite).markdown()]
+    parts += [f"![{name}]({file})" for name, file in figures.items()]
+    parts += ["## Verdicts", "\n".join(f"- {line}" for line in lines(suite))]
+    if suite.pairs:
+        parts += ["## Every pair on a new dataset", pairs(suite).markdown()]
+    if len(suite.datasets) > 1:
+        parts += ["## Do the datasets agree?", agreements(suite).markdown()]
+    if suite.missing:
+        parts += ["## Not finished", "\n".join(f"- {line}" for line in suite.missing)]
+    return "\n\n".join(escape(part.strip(), quote=False) for part in parts) + "\n"

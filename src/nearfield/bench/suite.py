@@ -67,6 +67,11 @@ def _toml(value: Any) -> str:
     return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()
 
 
+def bench_folder(folder: Path, name: str) -> Path:
+    """Where the bench of a dataset is in the folder of its suite."""
+    return folder / folder_name(name)
+
+
 def run_suite(
     benches: Mapping[str, BenchConfig], folder: Path, engine: Engine, watch: Callable[[str, Watched], None], say: Say
 ) -> Iterator[dict[str, BenchResults]]:
@@ -75,5 +80,5 @@ def run_suite(
 
     found: dict[str, BenchResults] = {}
     for name, bench in benches.items():
-        found[name] = run_bench(bench, folder / folder_name(name), engine, partial(watch, name), say, fit=True)
+        found[name] = run_bench(bench, bench_folder(folder, name), engine, partial(watch, name), say, fit=True)
         yield found

@@ -13,18 +13,24 @@ from nearfield.cli.pace import duration
 from nearfield.errors import RunError
 
 if TYPE_CHECKING:
+    from nearfield.analysis.calibration_text import Calibration
+    from nearfield.bench.results import BenchResults
     from nearfield.config import BenchConfig
 
 LINE_EVERY = 30.0  # seconds between two lines of progress
 DETAILS = """
 A suite is a bench on several datasets: the same methods, trials, seeds and protocol on each. Its TOML file is that of a
 bench, with a list of [[datasets]], each with a `name` and, where its data need another network, its own keys of `run`.
---out receives a folder for each dataset with its report. Interrupt it at any time: the same command resumes.
+--out receives report.html and report.md across datasets, and a folder for each dataset with its own page. Every verdict
+says how far it carries: to new seeds, to new classes, or to a new dataset. Interrupt it at any time: the same command
+resumes; --report writes the report of what is finished so far.
 """
 EXAMPLES = """
 nearfield suite docs/suites/features.toml --dry-run
 nearfield suite docs/suites/features.toml --out runs/features --jobs 2
+nearfield suite docs/suites/features.toml --out runs/features --report --calibration docs/calibration.md
 """
+QUICK, THOROUGH = 100, 1000  # simulated comparisons for the report, and for the page of the calibration
 
 
 def add_parser(commands: Commands) -> None:
@@ -36,30 +42,97 @@ def add_parser(commands: Commands) -> None:
     add_out(parser, "runs/suite")
     add_set(parser, "run.steps=800")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the estimated time, run nothing")
+    parser.add_argument("--report", action="store_true", help="run nothing; report what is finished")
+    help = "also write whether verdicts hold as often as they say: a Markdown page, its figure beside it"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=help)
     add_json(parser, "all numbers")
 
 
 def suite(arguments: argparse.Namespace) -> None:
-    """Run a bench on each dataset; see `nearfield.bench.suite`."""
-    from nearfield.bench.engine import Engine
-    from nearfield.bench.run import prepare
-    from nearfield.bench.suite import read_suite, run_suite
+    """Run a bench on each dataset, then report across them; see `nearfield.bench.suite` and `analysis.suite`."""
+    from nearfield.bench.suite import read_suite
 
     benches = read_suite(arguments.config, arguments.overrides)
     jobs = arguments.jobs or os.cpu_count() or 1
     if arguments.dry_run:
         _say_plan(benches, jobs, arguments.json)
         return
+    results = _finished(benches, arguments.out) if arguments.report else _run(benches, jobs, arguments)
+    _say_suite(results, arguments)
+    missing = [f"{name}: {line}" for name, each in results.items() for line in each.missing]
+    if missing and not arguments.report:
+        raise RunError("some tasks failed:\n  " + "\n  ".join(missing))
+
+
+def _run(benches: dict[str, BenchConfig], jobs: int, arguments: argparse.Namespace) -> dict[str, BenchResults]:
+    from nearfield.bench.engine import Engine
+    from nearfield.bench.run import prepare
+    from nearfield.bench.suite import run_suite
+
     for config in benches.values():
         prepare(config, fit=True)  # what is wrong with the last dataset is said before the first is run
+    found: dict[str, BenchResults] = {}
     title = str(arguments.out)
     with show.bar(title, transient=True, line_every=LINE_EVERY) as bar, Engine(jobs, arguments.cluster) as engine:
-        watch = show.watch_several(bar, list(benches))
-        for found in run_suite(benches, arguments.out, engine, watch, show.note):
+        for found in run_suite(benches, arguments.out, engine, show.watch_several(bar, list(benches)), show.note):
             show.note(f"{list(found)[-1]} is done")
-    missing = [f"{name}: {line}" for name, results in found.items() for line in results.missing]
-    if missing:
-        raise RunError("some tasks failed:\n  " + "\n  ".join(missing))
+    return found
+
+
+def _finished(benches: dict[str, BenchConfig], folder: Path) -> dict[str, BenchResults]:
+    """The results so far of the datasets that have begun."""
+    from nearfield.bench.read_results import open_results
+    from nearfield.bench.suite import bench_folder
+
+    begun = {name: bench_folder(folder, name) for name in benches if bench_folder(folder, name).is_dir()}
+    found = {name: open_results(own) for name, own in begun.items()}
+    with_seeds = {name: each for name, each in found.items() if any(method.seeds for method in each.methods)}
+    if not with_seeds:
+        raise RunError(f"no dataset of the suite in {folder} has a finished seed yet; run it without --report.")
+    return with_seeds
+
+
+def _say_suite(results: dict[str, BenchResults], arguments: argparse.Namespace) -> None:
+    """The board over all datasets, the verdicts, and the report."""
+    from dataclasses import asdict
+
+    from nearfield.analysis.calibration_text import calibrate, calibration_lines
+    from nearfield.analysis.suite import collect
+    from nearfield.analysis.suite_text import leaderboard, lines
+    from nearfield.bench.suite import bench_folder
+    from nearfield.report.suite import write_suite
+
+    found = collect(results)
+    with show.status("Comparing verdicts with what came true") as status:
+        calibration = calibrate(found, repetitions=THOROUGH if arguments.calibration else QUICK)
+        pages = {name: bench_folder(arguments.out, name) for name in results}
+        written = write_suite(found, calibration, arguments.out, pages, status)
+    if arguments.calibration:
+        written = [*written, *_write_calibration(calibration, arguments)]
+    said = [*lines(found), *calibration_lines(calibration.said)]
+    if arguments.json:
+        pairs = [{"first": pair.first, "second": pair.second, **asdict(pair.found)} for pair in found.pairs]
+        means = {each.name: each.means for each in found.datasets}
+        facts = {"level": found.level, "ranks": found.ranks, "scores": means, "pairs": pairs, "lines": said}
+        show.say_json({**facts, "written": [str(path) for path in written]})
+        return
+    table = leaderboard(found)
+    show.say(show.table(table.head, table.rows, right=tuple(range(table.left, len(table.head)))), table.note, *said)
+    show.say(f"Report: {written[0]}")
+
+
+def _write_calibration(calibration: Calibration, arguments: argparse.Namespace) -> list[Path]:
+    from nearfield.analysis.calibration_text import calibration_page
+    from nearfield.analysis.figures.suites import reliability_figure
+    from nearfield.analysis.figures.svg import svg
+    from nearfield.files import write_text
+
+    page: Path = arguments.calibration
+    figure = page.with_suffix(".svg")
+    command = f"nearfield suite {arguments.config} --out {arguments.out} --report --calibration {page}"
+    write_text(figure, svg(reliability_figure(calibration.curves)))
+    write_text(page, calibration_page(calibration, figure.name, command))
+    return [page, figure]
 
 
 def _say_plan(benches: dict[str, BenchConfig], jobs: int, as_json: bool) -> None:

@@ -1,0 +1,120 @@
+"""Calibration in words, as a page and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearfield.analysis.calibration import (
+    Bin,
+    Said,
+    Simulated,
+    confident,
+    leave_one_dataset_out,
+    overconfidence,
+    reliability,
+    simulate,
+    split_halves,
+)
+from nearfield.analysis.levels import Level
+from nearfield.analysis.suite import Suite
+from nearfield.analysis.tables import markdown_table
+
+SIZES: dict[Level, tuple[int, ...]] = {"seeds": (3, 5, 10), "classes": (5, 12), "datasets": (3, 6, 10)}
+LEFT_OUT, HALVES = "left-out dataset", "split halves of classes"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Statements with their probability and whether they came true, by how they were asked; and simulations."""
+
+    said: dict[str, list[Said]]
+    simulated: dict[tuple[Level, int], Simulated]  # by level and number of units
+
+    @property
+    def curves(self) -> dict[str, Sequence[Bin]]:
+        """What a reliability diagram shows."""
+        own = {name: reliability(said) for name, said in self.said.items() if said}
+        known = {
+            f"simulated {level}, {size * (8 if level == 'classes' else 1)}": reliability(found.said)
+            for (level, size), found in self.simulated.items()
+        }
+        return {**own, **known}
+
+
+def calibrate(suite: Suite | None, seed: int = 0, repetitions: int = 300) -> Calibration:
+    """Ask a suite's own data, if there is one, and simulations; the same seed gives the same numbers."""
+    said: dict[str, list[Said]] = {}
+    if suite is not None:
+        rng = np.random.default_rng(seed)
+        said[LEFT_OUT] = leave_one_dataset_out(suite)
+        said[HALVES] = [one for each in suite.datasets for one in split_halves(each, rng)]
+    return Calibration(said, simulations(seed, repetitions))
+
+
+def simulations(seed: int = 0, repetitions: int = 300) -> dict[tuple[Level, int], Simulated]:
+    """Every level, with few and with many units."""
+    return {
+        (level, size): simulate(level, np.random.default_rng([seed, size]), repetitions, size)
+        for level, sizes in SIZES.items()
+        for size in sizes
+    }
+
+
+def calibration_lines(said: Mapping[str, Sequence[Said]]) -> list[str]:
+    """What came of the suite's own statements."""
+    found = []
+    levels = {LEFT_OUT: "datasets", HALVES: "classes"}
+    for name, each in said.items():
+        if not each:
+            found.append(f"Level {levels[name]}, {name}: there are too few datasets, classes or seeds to ask.")
+            continue
+        count, held = confident(each, 0.9)
+        over = overconfidence(each)
+        words = "too much" if over > 0 else "too little"
+        found.append(
+            f"Level {levels[name]}, {name}: of {count:,} verdicts with a probability of 0.9 or more, {held:.1%} held; "
+            f"over all {len(each):,}, verdicts said {abs(over):.3f} {words} on average."
+        )
+    return found
+
+
+def calibration_page(found: Calibration, figure: str, command: str) -> str:
+    """docs/calibration.md."""
+    rows = []
+    for (level, size), each in found.simulated.items():
+        count, held = confident(each.said, 0.9)
+        units = f"{size * (8 if level == 'classes' else 1)} {level}"
+        cells = [f"{each.coverage:.1%}", f"{each.false_positives:.1%}", f"{held:.1%} of {count}"]
+        rows.append([level, units, *cells, str(each.repetitions)])
+    head = ["level", "units", "coverage of 95 % intervals", "equal, called different", "p ≥ 0.9 held", "repetitions"]
+    bins = [
+        [name, f"{one.said:.2f}", f"{one.held:.2f}", f"{one.low:.2f} to {one.high:.2f}", f"{one.count:,}"]
+        for name, curve in found.curves.items()
+        for one in curve
+        if name in found.said
+    ]
+    parts = [
+        "# Calibration: do verdicts hold as often as they say?",
+        f"Written by `{command}`.",
+        "A verdict speaks at one of three levels: for new *seeds* on the same test images, for new test *classes* of "
+        "the same dataset, for a new *dataset*. Each is tried where the truth is known, and on the suite's own data by "
+        "leaving out what it speaks of.",
+        f"![Share of verdicts that came true, against the probability that they were given]({figure})",
+        "## Simulations",
+        "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds, classes (crossed with "
+        "five seeds) and datasets add normal noise. A coverage of 95 % and 5 % or less of equal methods called "
+        "different are what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten.",
+        markdown_table(head, rows, left=2),
+    ]
+    if found.said:
+        parts += ["## The suite's own data", "\n".join(f"- {line}" for line in calibration_lines(found.said))]
+    if bins:
+        parts.append(markdown_table(["asked by", "said", "held", "95 % (Wilson)", "verdicts"], bins, left=1))
+        parts.append(
+            "Pairs of methods share methods and datasets, so these verdicts are not independent, and the intervals are "
+            "too narrow."
+        )
+    return "\n\n".join(part.strip() for part in parts) + "\n"
