@@ -15,6 +15,7 @@ from nearfield.bench.results import Fold, MethodResult
 from nearfield.errors import InputError
 
 NOISE = 0.005  # of a validation score where there are no two seeds to measure it by
+LEAST = 0.001  # a rise that matters, however small the noise: a tenth of a point
 NOT_EXHAUSTED = "search not exhausted"
 STILL_LEARNING = "still learning"
 
@@ -33,7 +34,7 @@ class Effort:
     @property
     def flags(self) -> tuple[str, ...]:
         """What a verdict against this method must mention."""
-        found = [NOT_EXHAUSTED] if self.rise > self.noise else []
+        found = [NOT_EXHAUSTED] if self.rise > max(self.noise, LEAST) else []
         return tuple([*found, STILL_LEARNING] if self.last_steps > 0.5 else found)
 
 

@@ -130,6 +130,17 @@ def _one_of(value: str, axis: str, known: Mapping[str, Any]) -> Any:
     return known[value]
 
 
+def _budget(value: str, run: RunConfig) -> Settings:
+    """So many steps, looked at as often as `run` is, with the same share of warm-up."""
+    steps = number(value, "budget")
+    share = steps / run.steps
+    return {
+        "steps": steps,
+        "eval_every": max(1, round(run.eval_every * share)),
+        "optimizer.warmup_steps": round(run.optimizer.warmup_steps * share),
+    }
+
+
 def _batch_size(value: str, run: RunConfig) -> Settings:
     """As many images as `run` sees, in other batches; between two evaluations and in the warm-up too."""
     size = number(value, "batch-size")
@@ -277,6 +288,21 @@ ABLATIONS = _by_name(
                        "In-Shop, R50": {"random": 84.1, "category-hard": 90.0},
                        "VehicleID, R18": {"random": 79.5, "category-hard": 85.3},
                        "VehicleID, R50": {"random": 82.8, "category-hard": 84.5}}),
+            ),
+        ),
+        Ablation(
+            name="budget",
+            question="Does the order of the methods depend on how long they train?",
+            axis="steps",
+            values=("50", "100", "200", "400", "800"),
+            settings=_budget,
+            methods=tuple(MethodConfig(name=name) for name in (
+                "contrastive", "triplet", "margin", "multi_similarity", "fastap", "proxy_anchor", "arcface")) + (SOFTMAX,),
+            base=EVEN_BATCHES,
+            note="Every budget is a run of its own, with its own warm-up and decay of the rates.",
+            papers=(
+                Paper(f"{UNBIASED}, Section 4", "Every method trains for the same number of epochs; whether the order "
+                      "would change with more is not asked."),
             ),
         ),
         Ablation(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from nearfield.analysis.budgets import NOT_EXHAUSTED
 from nearfield.analysis.figures.svg import COLORS, INK, LINE, SOFT, drawing, shorten
 from nearfield.analysis.suite import OneDataset, Suite
 from nearfield.analysis.tables import title
@@ -73,7 +74,7 @@ def search_figure(suite: Suite) -> Figure:
 
 
 def _draw_searches(axes: Axes, each: OneDataset) -> None:
-    rising = [one for one in each.efforts.values() if one.expected and one.rise > one.noise]
+    rising = [one for one in each.efforts.values() if NOT_EXHAUSTED in one.flags]
     for one in each.efforts.values():
         if one.expected and one not in rising:
             axes.plot(range(1, len(one.expected) + 1), [100 * v for v in one.expected], color=LINE, lw=1)

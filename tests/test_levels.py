@@ -1,0 +1,249 @@
+"""Verdicts for new classes and for new datasets: against slow, obvious versions and known truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nearfield.analysis.calibration import (
+    confident,
+    leave_one_dataset_out,
+    overconfidence,
+    reliability,
+    simulate,
+    split_halves,
+)
+from nearfield.analysis.levels import (
+    by_class,
+    class_verdicts,
+    compare_classes,
+    new_dataset,
+    spread_of_methods,
+)
+from nearfield.analysis.statistics import compare, two_way_interval, two_way_variance
+from nearfield.analysis.suite import assemble, collect, one_dataset, reversed_sides
+from nearfield.analysis.suite_text import agreements, headline, leaderboard, lines, markdown, pairs
+from nearfield.errors import InputError, RunError
+from suites import fake_suite
+
+# ---------------------------------------------------------------------------------------------------------------
+# Classes
+
+
+def test_scores_of_classes_are_means_of_their_queries_and_queries_without_a_match_are_left_out() -> None:
+    queries = np.array([[1.0, 0.0, 0.5, np.nan, 0.2], [0.0, 0.0, 0.5, np.nan, 0.4]])
+    scores, shares = by_class(queries, np.array([7, 7, 3, 3, 9]))
+    assert scores.tolist() == [[0.5, 0.5, 0.2], [0.5, 0.0, 0.4]]  # classes 3, 7, 9
+    assert shares.tolist() == [0.25, 0.5, 0.25]
+    assert (scores @ shares).tolist() == pytest.approx(np.nanmean(queries, axis=1).tolist(), abs=1e-12)
+
+
+def test_as_many_labels_as_queries_are_needed() -> None:
+    with pytest.raises(InputError, match="column for each of the 2 classes"):
+        by_class(np.zeros((3, 4)), np.array([0, 1]))
+
+
+def test_the_variance_over_classes_is_that_of_the_slow_sum() -> None:
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(4, 6)), rng.uniform(size=6)
+    shares = weights / weights.sum()
+    s, c = values.shape
+    means = [sum(shares[j] * values[i, j] for j in range(c)) for i in range(s)]
+    seeds = np.var(means, ddof=1) / s
+    part = [[shares[j] * (values[i, j] - means[i]) for j in range(c)] for i in range(s)]
+    classes = c / (c - 1) * sum(np.mean([part[i][j] for i in range(s)]) ** 2 for j in range(c))
+    both = c / (c - 1) * sum(np.var([part[i][j] for i in range(s)], ddof=1) / s for j in range(c))
+    variance, _ = two_way_variance(values, shares)
+    assert variance == pytest.approx(max(seeds + classes - both, seeds, classes), abs=1e-12)
+
+
+def test_classes_of_one_query_each_are_queries() -> None:
+    values = np.random.default_rng(1).normal(size=(5, 30))
+    scores, shares = by_class(values, np.arange(30))
+    found = compare_classes(scores, np.zeros_like(scores), shares)
+    expected = two_way_interval(values)
+    assert found.difference.mean == pytest.approx(expected.mean, abs=1e-12)
+    assert found.difference.half_width == pytest.approx(expected.half_width, abs=1e-12)
+
+
+def test_a_verdict_for_new_classes_is_never_surer_than_one_for_new_seeds() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        a, b = rng.normal(size=(2, 3, 12))
+        found = compare_classes(a, b, np.full(12, 1 / 12))
+        seeds = compare(a.mean(axis=1), b.mean(axis=1))
+        assert found.p >= seeds.p - 1e-12
+        assert (found.difference.half_width or 0) >= (seeds.difference.half_width or 0) - 1e-12
+
+
+def test_a_difference_that_comes_from_one_class_holds_for_seeds_but_not_for_new_classes() -> None:
+    rng = np.random.default_rng(3)
+    b = rng.normal(size=(5, 20)) * 0.001
+    a = b.copy()
+    a[:, 0] += 1.0
+    shares = np.full(20, 0.05)
+    assert compare(a @ shares, b @ shares).p < 1e-6
+    assert compare_classes(a, b, shares).p > 0.2
+    found = class_verdicts({"a": a, "b": b, "c": b - 1}, shares)
+    significant = {(pair.first, pair.second): pair.significant for pair in found.pairs}
+    assert significant == {("a", "b"): False, ("a", "c"): True, ("b", "c"): True}
+    assert found.like_best == ("a", "b")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Datasets
+
+
+@pytest.mark.parametrize("count", [3, 6, 20])
+def test_without_errors_and_with_a_flat_prior_it_is_students_prediction(count: int) -> None:
+    gaps = np.random.default_rng(count).normal(0.4, 1.0, count)
+    found = new_dataset(gaps, np.zeros(count), rope=0.1, prior=np.inf)
+    exact = stats.t(count - 1, gaps.mean(), gaps.std(ddof=1) * np.sqrt(1 + 1 / count))
+    assert found.better == pytest.approx(exact.sf(0.1), abs=1e-5)
+    assert found.worse == pytest.approx(exact.cdf(-0.1), abs=1e-5)
+    assert found.positive == pytest.approx(exact.sf(0.0), abs=1e-5)
+    assert (found.low, found.high) == pytest.approx(exact.interval(0.95), abs=1e-3)
+    assert found.better + found.equal + found.worse == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_posterior_is_that_of_the_double_integral() -> None:
+    """Slow and obvious: mu and tau on one grid, prior times likelihood."""
+    gaps, errors, prior = np.array([0.9, 0.1, 0.5, 0.4]), np.array([0.3, 0.2, 0.25, 0.4]), 1.4
+    mu, tau = np.linspace(-6, 6, 1201)[:, None], np.geomspace(1e-4, 60, 1500)[None, :]
+    total = [error**2 + tau**2 for error in errors]
+    density = np.exp(-0.5 * (mu / prior) ** 2) * np.sqrt(sum(tau**2 / each**2 for each in total)) * tau  # log grid
+    for gap, each in zip(gaps, total, strict=True):
+        density = density * np.exp(-0.5 * (gap - mu) ** 2 / each) / np.sqrt(each)
+    density /= density.sum()
+    expected = float((density * stats.norm.sf((0.1 - mu) / tau)).sum())
+    assert new_dataset(gaps, errors, 0.1, prior).better == pytest.approx(expected, abs=1e-3)
+
+
+def test_sides_can_be_exchanged() -> None:
+    gaps, errors = np.array([0.9, -0.1, 0.5, 0.4]), np.array([0.3, 0.2, 0.25, 0.4])
+    one, other = new_dataset(gaps, errors), reversed_sides(new_dataset(-gaps, errors))
+    for name in ("mean", "better", "equal", "worse", "positive", "low", "high"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-8)
+
+
+def test_a_difference_that_changes_its_sign_is_undecided_and_equal_methods_are_equal() -> None:
+    assert new_dataset([1.0, -1.0, 0.8, -0.7, 1.2], [0.01] * 5).decided == ""
+    assert new_dataset([1.0, 1.1, 0.9, 1.0, 1.05], [0.02] * 5).decided == "better"
+    assert new_dataset([0.01, -0.01, 0.0, 0.005, 0.0], [0.005] * 5).decided == "equal"
+
+
+@pytest.mark.parametrize("gaps", [[0.1, 0.2], [0.1, np.nan, 0.3]])
+def test_three_datasets_are_needed(gaps: list[float]) -> None:
+    with pytest.raises(InputError, match="at least 3 datasets"):
+        new_dataset(gaps, [0.1] * len(gaps))
+
+
+def test_the_spread_of_methods_ignores_a_broken_one_and_is_never_zero() -> None:
+    assert spread_of_methods(stats.norm.ppf(np.linspace(0.001, 0.999, 999))) == pytest.approx(1.0, abs=0.01)
+    assert spread_of_methods([0.5, 0.51, 0.52, 0.53, 0.0]) < 0.03
+    assert spread_of_methods([0.5, 0.5]) == 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Calibration
+
+
+@pytest.mark.parametrize(("level", "size"), [("seeds", 5), ("classes", 5), ("datasets", 3), ("datasets", 6)])
+def test_every_level_does_what_it_promises_where_the_truth_is_known(level: str, size: int) -> None:
+    found = simulate(level, np.random.default_rng(0), 400, size)  # type: ignore[arg-type]
+    assert 0.92 <= found.coverage <= 0.995
+    assert found.false_positives <= 0.08
+    count, held = confident(found.said, 0.9)
+    assert count > 50
+    assert held >= 0.87
+    assert abs(overconfidence(found.said)) < 0.08
+
+
+def test_statements_are_grouped_by_their_probability() -> None:
+    said = [(0.55, True), (0.58, False), (0.97, True), (1.0, True), (1.0, False)]
+    low, high = reliability(said)
+    assert (low.said, low.held, low.count) == (pytest.approx(0.565), 0.5, 2)
+    assert (high.count, high.held) == (3, pytest.approx(2 / 3))
+    assert high.low < high.held < high.high
+
+
+def test_levels_that_are_mixed_would_be_caught() -> None:
+    """Seeds alone cannot speak of new classes: their interval covers the mean of new classes far too rarely."""
+    rng = np.random.default_rng(4)
+    covered = []
+    for _ in range(200):
+        gaps = rng.normal(size=(1, 20)) + 0.1 * rng.normal(size=(5, 20))
+        found = compare(gaps.mean(axis=1), np.zeros(5))
+        covered.append(abs(found.difference.mean) <= (found.difference.half_width or 0))
+    assert np.mean(covered) < 0.6
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A suite
+
+
+def test_a_suite_finds_the_order_and_says_its_level_everywhere() -> None:
+    suite = collect(fake_suite(5))
+    assert suite.methods[0] == "good"
+    assert suite.methods[-1] == "poor"
+    assert suite.level == "datasets"
+    assert suite.pair("good", "poor").decided == "better"
+    assert suite.pair("poor", "good").decided == "worse"
+    assert suite.pair("fair", "same").decided != "better"
+    assert headline(suite).startswith("Level datasets (for a new dataset): good")
+    assert all(line.startswith(("Level datasets", "Level classes", "Level seeds", "Budget")) for line in lines(suite))
+
+
+def test_what_differs_between_datasets_is_undecided_for_a_new_one_but_decided_for_seeds() -> None:
+    suite = collect(fake_suite(6, shift=0.05))
+    assert suite.pair("fair", "same").decided == ""
+    for each in suite.datasets:
+        found = {frozenset((p.first, p.second)): p.significant for p in each.board.verdicts.pairs}  # type: ignore[union-attr]
+        assert found[frozenset(("fair", "same"))]
+
+
+def test_two_datasets_speak_of_classes_only_and_without_classes_of_seeds() -> None:
+    results = fake_suite(2)
+    assert collect(results).level == "classes"
+    assert headline(collect(results)).startswith("Level classes (for new test classes")
+    unknown = {name: replace(each, query_classes=None) for name, each in results.items()}
+    assert collect(unknown).level == "seeds"
+    three = {name: replace(each, query_classes=None) for name, each in fake_suite(3).items()}
+    assert collect(three).level == "datasets"  # with the errors of the seeds
+
+
+def test_its_own_data_say_whether_verdicts_hold() -> None:
+    suite = collect(fake_suite(5, queries=120))
+    left = leave_one_dataset_out(suite)
+    assert len(left) == 5 * 6
+    assert confident(left, 0.9)[1] == 1.0
+    assert leave_one_dataset_out(collect(fake_suite(3))) == []
+    halves = split_halves(suite.datasets[0], np.random.default_rng(0))
+    assert len(halves) == 10 * 6
+    assert confident(halves, 0.9)[1] > 0.9
+
+
+def test_tables_hold_every_method_pair_and_dataset() -> None:
+    suite = collect(fake_suite(4))
+    board = leaderboard(suite)
+    assert [row[0] for row in board.rows] == list(suite.methods)
+    assert len(pairs(suite).rows) == 6
+    assert [row[0] for row in agreements(suite).rows] == [each.name for each in suite.datasets]
+    text = markdown(suite, {"Ranks": "ranks.svg"})
+    assert "![Ranks](ranks.svg)" in text
+    assert "Level datasets" in text
+
+
+def test_methods_that_are_missing_on_a_dataset_are_not_compared() -> None:
+    results = fake_suite(3)
+    one = [one_dataset(name, each, "map@r") for name, each in results.items()]
+    assert "poor" in assemble(one, "map@r").methods
+    del one[1].seeds["poor"]
+    assert "poor" not in assemble(one, "map@r").methods
+    for each in one:
+        each.seeds.clear()
+    with pytest.raises(RunError, match="two finished seeds"):
+        assemble(one, "map@r")
