@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-
 from benches import fake_results
+
 from nearfield.bench.results import BenchResults
 
 METHODS = {"good": 0.5, "fair": 0.45, "same": 0.45, "poor": 0.3}

@@ -40,6 +40,7 @@ VARIED = {  # the only keys of a run, or of its method, that may differ between 
     "similarity-types": {"method.name", "method.params.mine", "method.params.weight", "method.params.miner"},
     "sampling": {"sampler.name"},
     "backbone": {"model.backbone", "model.weights"},
+    "budget": {"steps", "eval_every", "optimizer.warmup_steps"},
 }
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-
 from benches import fake_results
+
 from nearfield.analysis.budgets import NOT_EXHAUSTED, STILL_LEARNING, Effort, effort, expected_best, weakened
 from nearfield.analysis.figures.suites import pareto_front
 from nearfield.bench.results import MethodResult

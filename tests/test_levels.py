@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from suites import fake_suite
 
 from nearfield.analysis.calibration import (
     confident,
@@ -27,7 +28,6 @@ from nearfield.analysis.statistics import compare, two_way_interval, two_way_var
 from nearfield.analysis.suite import assemble, collect, one_dataset, reversed_sides
 from nearfield.analysis.suite_text import agreements, headline, leaderboard, lines, markdown, pairs
 from nearfield.errors import InputError, RunError
-from suites import fake_suite
 
 # ---------------------------------------------------------------------------------------------------------------
 # Classes

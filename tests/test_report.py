@@ -711,7 +711,7 @@ def test_command_runs_the_same_bench(values: dict[str, Any]) -> None:
 def test_finding_says_what_the_verdicts_allow(results: BenchResults) -> None:
     lines = sentences.finding(standings(results))
     assert lines[0].startswith("multi_similarity has the highest mean MAP@R")
-    assert lines[1] == "multi_similarity is significantly better than every other method."
+    assert lines[1] == "Level seeds: multi_similarity is significantly better than every other method."
     assert lines[-1].endswith("(untrained network); every method exceeds it.")
     alone = dataclasses.replace(
         results, methods=tuple(dataclasses.replace(m, seeds=m.seeds[:1]) for m in results.methods)

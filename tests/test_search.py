@@ -110,7 +110,9 @@ def test_every_published_setting_lies_well_inside_the_space(name: str) -> None:
                 assert value in each.values
             elif value != each.low or value != 0:
                 at = share(each, value)
-                assert 0.05 <= at <= 0.95 or (each.low == 0 and 0 <= at <= 0.95), f"{preset}: {key} = {value} is {at:.2f}"
+                assert 0.05 <= at <= 0.95 or (each.low == 0 and 0 <= at <= 0.95), (
+                    f"{preset}: {key} = {value} is {at:.2f}"
+                )
 
 
 def test_settings_known_to_be_good_lie_well_inside() -> None:

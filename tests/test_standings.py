@@ -245,7 +245,7 @@ def test_some_methods_do_not_exceed_the_untrained_baseline(results: BenchResults
         "The best untrained baseline scores 25.00 % (raw pixels); 2 of 4 methods do not exceed it: middle, low."
     ]
     assert "▽ not above the best untrained baseline." in standings_markdown(board)
-    assert f"{board.best} is better than low." in verdict_lines(board)
+    assert f"Level seeds: {board.best} is better than low." in verdict_lines(board)
 
 
 def test_a_baseline_without_the_metric_says_nothing(results: BenchResults) -> None:
@@ -264,7 +264,9 @@ def test_the_lines_count_significant_differences(board: Board) -> None:
     value = f"{100 * first.mean:.2f} ± {100 * first.half_width:.2f} %"
     assert lines[0] == f"{board.best} has the highest mean MAP@R (separated): {value}."
     assert lines[1] == "The best untrained baseline scores 5.00 % (untrained network); every method exceeds it."
-    assert lines[2].startswith("5 of 6 differences are significant: paired t-tests over 5 seeds")
+    assert lines[2].startswith(
+        "Level seeds (for new seeds on the same test images): 5 of 6 differences are significant"
+    )
     assert len(lines) == 3 + 3
 
 

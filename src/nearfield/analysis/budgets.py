@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from nearfield.bench.results import Fold, MethodResult
+from nearfield.bench.results import BenchResults, Fold, MethodResult
 from nearfield.errors import InputError
 
 NOISE = 0.005  # of a validation score where there are no two seeds to measure it by
@@ -68,6 +68,29 @@ def effort(method: MethodResult, select_by: str) -> Effort:
         last_steps=fmean(fold.best_step == fold.val[-1][0] for fold in folds) if folds else 0.0,
         seconds=fmean(fold.train_seconds for fold in folds) if folds else 0.0,
     )
+
+
+def efforts(results: BenchResults) -> dict[str, Effort]:
+    """By method, of those with a finished seed."""
+    select_by = str(results.protocol.get("select_by", "map@r"))
+    return {method.label: effort(method, select_by) for method in results.methods if method.seeds}
+
+
+def budget_lines(results: BenchResults) -> list[str]:
+    """Which methods would be better with a larger budget, for all that is known; a verdict against them is weak."""
+    found = efforts(results)
+    words = {
+        NOT_EXHAUSTED: "the best validation score to expect still rises with trials at the end of the search",
+        STILL_LEARNING: "the last step is the chosen one in most networks",
+    }
+    lines = []
+    for flag, why in words.items():
+        names = [label for label, one in found.items() if flag in one.flags]
+        if names:
+            lines.append(
+                f"{flag.capitalize()} ({why}), so verdicts against it hold at this budget only: {', '.join(names)}."
+            )
+    return lines
 
 
 def _best(fold: Fold, select_by: str) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import sqrt
 
 import numpy as np
@@ -65,7 +65,7 @@ def reliability(said: Sequence[Said], edges: Sequence[float] = EDGES) -> list[Bi
     from scipy import stats
 
     found = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         inside = [(p, yes) for p, yes in said if low <= p < high or (p == high == edges[-1])]
         if inside:
             count, held = len(inside), sum(yes for _, yes in inside)
@@ -103,17 +103,17 @@ def split_halves(each: OneDataset, rng: np.random.Generator, splits: int = 10) -
 
     The other half's difference has the variances of both, and pairs differ as methods picked at random do (`PRIOR`).
     """
-    if not each.classes:
+    if not each.board.classes:
         return []
-    seeds, classes = next(iter(each.classes.values())).shape
+    seeds, classes = next(iter(each.board.classes.values())).shape
     if seeds < 4 or classes < 2 * FEWEST_CLASSES:
         return []
     found: list[Said] = []
     for _ in range(splits):
         halves = list(zip(_halves(seeds, rng), _halves(classes, rng), strict=True))
-        for a, b in combinations(each.classes, 2):
-            gaps = each.classes[a] - each.classes[b]  # (S, C)
-            (d, v, nu), (other, w, mu) = (_part(gaps, each.shares, *half) for half in halves)
+        for a, b in combinations(each.board.classes, 2):
+            gaps = each.board.classes[a] - each.board.classes[b]  # (S, C)
+            (d, v, nu), (other, w, mu) = (_part(gaps, each.board.shares, *half) for half in halves)
             if v + w > 0:
                 freedom = (v + w) ** 2 / (v**2 / nu + w**2 / mu)
                 found.append(_oriented(_positive(d, v, freedom, w, PRIOR * each.spread), other > 0))

@@ -23,6 +23,16 @@ from nearfield.analysis.suite import Suite
 from nearfield.analysis.tables import markdown_table
 
 SIZES: dict[Level, tuple[int, ...]] = {"seeds": (3, 5, 10), "classes": (5, 12), "datasets": (3, 6, 10)}
+ABOUT = (
+    "A verdict speaks at one of three levels: for new *seeds* on the same test images, for new test *classes* of the "
+    "same dataset, for a new *dataset*. Each is tried where the truth is known, and on the suite's own data by leaving "
+    "out what it speaks of."
+)
+SIMULATED = (
+    "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds, classes (crossed with five "
+    "seeds) and datasets add normal noise. A coverage of 95 % and 5 % or less of equal methods called different are "
+    "what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten."
+)
 LEFT_OUT, HALVES = "left-out dataset", "split halves of classes"
 
 
@@ -99,14 +109,10 @@ def calibration_page(found: Calibration, figure: str, command: str) -> str:
     parts = [
         "# Calibration: do verdicts hold as often as they say?",
         f"Written by `{command}`.",
-        "A verdict speaks at one of three levels: for new *seeds* on the same test images, for new test *classes* of "
-        "the same dataset, for a new *dataset*. Each is tried where the truth is known, and on the suite's own data by "
-        "leaving out what it speaks of.",
+        ABOUT,
         f"![Share of verdicts that came true, against the probability that they were given]({figure})",
         "## Simulations",
-        "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds, classes (crossed with "
-        "five seeds) and datasets add normal noise. A coverage of 95 % and 5 % or less of equal methods called "
-        "different are what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten.",
+        SIMULATED,
         markdown_table(head, rows, left=2),
     ]
     if found.said:

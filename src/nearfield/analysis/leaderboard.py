@@ -6,14 +6,16 @@ Axes: S seeds, F folds, Q queries, K methods. Scores lie in [0, 1].
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
 
+from nearfield.analysis.levels import FEWEST_CLASSES, by_class, class_verdicts
 from nearfield.analysis.statistics import (
     CriticalDifference,
+    Floats,
     Interval,
     Verdict,
     Verdicts,
@@ -70,6 +72,9 @@ class Board:
     critical: CriticalDifference | None  # columns: `compared`
     waiting: tuple[str, ...]  # methods without a finished seed
     baselines: dict[str, Scores]  # untrained: name -> scores
+    classes: Mapping[str, Floats] = field(default_factory=dict)  # of `compared`: (S, C) means of each class, if known
+    shares: Floats = field(default_factory=lambda: np.zeros(0))  # (C,) of the queries
+    class_verdicts: Verdicts | None = None  # level: classes, crossed with the compared seeds
 
     @property
     def best(self) -> str | None:
@@ -109,6 +114,8 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
     rows = tuple(_standing(results, method, part, metric) for method in ranked)
     names, seeds = _full_table({method.label: found[method.label] for method in ranked})
     table = {name: [found[name][seed] for seed in seeds] for name in names}  # K x S
+    rows_of = {name: [list(found[name]).index(seed) for seed in seeds] for name in names}
+    classes, shares = _by_class(results, rows_of, part, metric)
     return Board(
         metric=metric,
         part=part,
@@ -119,6 +126,9 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
         critical=critical_difference(np.transpose(list(table.values()))) if names else None,
         waiting=tuple(method.label for method in results.methods if not found[method.label]),
         baselines=results.baselines,
+        classes=classes,
+        shares=shares,
+        class_verdicts=class_verdicts(classes, shares) if len(classes) > 1 else None,
     )
 
 
@@ -174,6 +184,24 @@ def _over_queries(results: BenchResults, label: str, part: Part, metric: str) ->
     except RunError:  # not stored, or not defined for one query: NMI is of a whole clustering
         return None
     return two_way_interval(queries[:, ~np.isnan(queries).any(axis=0)])  # a query without a match has no score
+
+
+def _by_class(
+    results: BenchResults, rows: Mapping[str, list[int]], part: Part, metric: str
+) -> tuple[dict[str, Floats], Floats]:
+    """Scores of each class by method, of the given rows of seeds; none where classes or queries are not known."""
+    if results.query_classes is None or len(np.unique(results.query_classes)) < FEWEST_CLASSES:
+        return {}, np.zeros(0)
+    tables, shares = {}, np.zeros(0)
+    for label, own in rows.items():
+        try:
+            queries = results.queries(label, metric, part)
+        except RunError:  # not stored, or not defined for one query
+            return {}, np.zeros(0)
+        if queries.shape[1] != len(results.query_classes):  # a metric of another list of queries
+            return {}, np.zeros(0)
+        tables[label], shares = by_class(queries[own], results.query_classes)
+    return tables, shares
 
 
 def _full_table(found: Mapping[str, Mapping[int, float]]) -> tuple[tuple[str, ...], tuple[int, ...]]:

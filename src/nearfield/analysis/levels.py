@@ -128,9 +128,7 @@ class NewDataset:
         return next((word for word, p in found.items() if p >= SURE), "")  # type: ignore[return-value]
 
 
-def new_dataset(
-    differences: ArrayLike, errors: ArrayLike, rope: float = ROPE, prior: float = PRIOR
-) -> NewDataset:
+def new_dataset(differences: ArrayLike, errors: ArrayLike, rope: float = ROPE, prior: float = PRIOR) -> NewDataset:
     """The difference on a new dataset, from those of J datasets (J,) and their standard errors (J,).
 
     d_j ~ N(theta_j, s_j^2), theta_j ~ N(mu, tau^2), and the new theta ~ N(mu, tau^2): the hierarchical model of Corani,

@@ -12,15 +12,12 @@ from math import sqrt
 
 import numpy as np
 
-from nearfield.analysis.budgets import Effort, effort
+from nearfield.analysis.budgets import Effort, efforts
 from nearfield.analysis.leaderboard import Board, seed_scores, standings
 from nearfield.analysis.levels import (
-    FEWEST_CLASSES,
     FEWEST_DATASETS,
     Level,
     NewDataset,
-    by_class,
-    class_verdicts,
     compare_classes,
     new_dataset,
     spread_of_methods,
@@ -46,15 +43,13 @@ class OneDataset:
     means: dict[str, float]  # of every method with a finished seed
     spread: float  # of the methods' means
     seeds: dict[str, Floats]  # (S,) scores of the compared methods over the seeds that all share
-    classes: dict[str, Floats]  # (S, C) mean scores of each class, over the seeds that all share; empty if unknown
-    shares: Floats  # (C,) of the queries
     verdicts: Verdicts | None  # level: classes
     efforts: dict[str, Effort]
 
     def difference(self, a: str, b: str) -> tuple[float, float]:
-        """a - b and its standard error, in spreads: over new classes and seeds; over new seeds if classes are unknown."""
-        if self.classes:
-            found = compare_classes(self.classes[a], self.classes[b], self.shares)
+        """a - b and its standard error, in spreads: over new classes and seeds, or seeds if classes are unknown."""
+        if self.board.classes:
+            found = compare_classes(self.board.classes[a], self.board.classes[b], self.board.shares)
             return found.difference.mean / self.spread, found.spread / self.spread
         found = compare(self.seeds[a], self.seeds[b])
         return found.difference.mean / self.spread, found.spread / sqrt(found.seeds) / self.spread
@@ -144,37 +139,15 @@ def one_dataset(name: str, results: BenchResults, metric: str) -> OneDataset:
     board = standings(results, "separated", metric)
     means = {one.label: one.scores[metric].mean for one in board.standings}
     table = {method.label: seed_scores(method.seeds, metric, board.part) for method in results.methods}
-    select_by = str(results.protocol.get("select_by", "map@r"))
-    classes, shares = _class_tables(results, board, metric)
     return OneDataset(
         name=name,
         board=board,
         means=means,
         spread=spread_of_methods(list(means.values())) if means else 1.0,
         seeds={label: np.array([table[label][seed] for seed in board.compared_seeds]) for label in board.compared},
-        classes=classes,
-        shares=shares,
-        verdicts=class_verdicts(classes, shares) if len(classes) > 1 else None,
-        efforts={method.label: effort(method, select_by) for method in results.methods},
+        verdicts=board.class_verdicts,
+        efforts=efforts(results),
     )
-
-
-def _class_tables(results: BenchResults, board: Board, metric: str) -> tuple[dict[str, Floats], Floats]:
-    """Scores of each class by method, of the compared methods over the compared seeds; none where they are unknown."""
-    nothing: dict[str, Floats] = {}
-    if results.query_classes is None or len(np.unique(results.query_classes)) < FEWEST_CLASSES:
-        return nothing, np.zeros(0)
-    methods = {method.label: method for method in results.methods}
-    tables, shares = nothing, np.zeros(0)
-    for label in board.compared:
-        numbers = list(seed_scores(methods[label].seeds, metric, board.part))
-        try:
-            queries = results.queries(label, metric, board.part)
-        except RunError:  # not stored, or not defined for one query
-            return {}, np.zeros(0)
-        rows = [numbers.index(seed) for seed in board.compared_seeds]
-        tables[label], shares = by_class(queries[rows], results.query_classes)
-    return tables, shares
 
 
 def agreement(suite: Suite) -> dict[tuple[str, str], float | None]:

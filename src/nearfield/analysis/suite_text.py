@@ -27,8 +27,8 @@ def headline(suite: Suite) -> str:
     rest = len(suite.methods) - 1
     if not beaten:
         return (
-            f"Level datasets ({SAYS['datasets']}): {best} has the best mean rank over {count} datasets, but none of the "
-            f"other {rest} methods is beaten with a probability of {SURE:.0%} on a new one."
+            f"Level datasets ({SAYS['datasets']}): {best} has the best mean rank over {count} datasets, but none of "
+            f"the other {rest} methods is beaten with a probability of {SURE:.0%} on a new one."
         )
     return (
         f"Level datasets ({SAYS['datasets']}): {best} has the best mean rank over {count} datasets, and is better than "
@@ -88,8 +88,8 @@ def dataset_lines(each: OneDataset) -> list[str]:
         like = ", ".join(each.verdicts.like_best)
         found.append(
             f"Level classes, {each.name}: {yes} of {len(pairs)} differences are significant {SAYS['classes']} "
-            f"({len(each.shares)} classes crossed with {len(each.board.compared_seeds)} seeds, Holm); not significantly "
-            f"below the best: {like}."
+            f"({len(each.board.shares)} classes crossed with {len(each.board.compared_seeds)} seeds, Holm); not "
+            f"significantly below the best: {like}."
         )
     if each.board.verdicts:
         pairs = each.board.verdicts.pairs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nearfield.analysis.leaderboard import Board
+from nearfield.analysis.levels import SAYS
 from nearfield.analysis.statistics import Interval, Verdict
 
 TITLES = {"r_precision": "R-precision", "map@r": "MAP@R", "nmi": "NMI", "mrr": "MRR", "map": "MAP"}
@@ -71,9 +72,10 @@ def verdict_lines(board: Board) -> list[str]:
     if board.verdicts:
         pairs, best = board.verdicts.pairs, board.best
         significant = sum(pair.significant for pair in pairs)
+        lines += class_lines(board)
         lines.append(
-            f"{significant} of {len(pairs)} differences are significant: paired t-tests over "
-            f"{len(board.compared_seeds)} seeds, Holm-corrected over all pairs."
+            f"Level seeds ({SAYS['seeds']}): {significant} of {len(pairs)} differences are significant: paired t-tests "
+            f"over {len(board.compared_seeds)} seeds, Holm-corrected over all pairs."
         )
         if best != first.label:
             lines.append(f"Over the compared seeds, {best} has the highest mean.")
@@ -89,7 +91,22 @@ def verdict_lines(board: Board) -> list[str]:
 
 
 def _sentence(board: Board, pair: Verdict) -> str:
-    return f"{verdict_text(board, pair)}." if pair.significant else f"{pair.first} and {pair.second}: {pair.text}."
+    words = verdict_text(board, pair) if pair.significant else f"{pair.first} and {pair.second}: {pair.text}"
+    return f"Level seeds: {words}."
+
+
+def class_lines(board: Board) -> list[str]:
+    """What holds for new test classes, in one sentence; none where the classes of the queries are not known."""
+    if board.class_verdicts is None:
+        return []
+    pairs, like = board.class_verdicts.pairs, board.class_verdicts.like_best
+    significant = sum(pair.significant for pair in pairs)
+    line = (
+        f"Level classes ({SAYS['classes']}): {significant} of {len(pairs)} differences are significant: "
+        f"{len(board.shares)} classes crossed with {len(board.compared_seeds)} seeds, Holm-corrected over all pairs; "
+        f"not significantly below the highest mean: {', '.join(like)}."
+    )
+    return [line]
 
 
 def standings_markdown(board: Board, metrics: Sequence[str] = SHOWN, explain: bool = True) -> str:

@@ -69,6 +69,7 @@ class Ablation:
     ordered: bool = True  # numbers, each about twice the one before
     base: Settings = field(default_factory=dict)  # besides the recipe of the data
     note: str = ""
+    ranks: bool = False  # whether the question is about the order of the methods
 
     def config(
         self, data: str, methods: Sequence[str] = (), seeds: int | None = None, overrides: Sequence[str] = ()
@@ -176,6 +177,11 @@ def _column(values: Sequence[float], at: Sequence[int]) -> dict[str, float]:
     return {str(place): value for place, value in zip(at, values, strict=True)}
 
 
+MANY_METHODS = (
+    *(MethodConfig(name=name) for name in ("contrastive", "triplet", "margin", "multi_similarity", "fastap")),
+    *(MethodConfig(name=name) for name in ("proxy_anchor", "arcface")),
+    SOFTMAX,
+)
 EVEN_BATCHES: Settings = {"sampler.name": "m_per_class"}  # the same for every method
 CHUNKED: Settings = {**EVEN_BATCHES, "chunk": 32, "model.freeze_bn": True, "model.norm": "layer"}
 BATCH_SIZES = ("32", "64", "128", "256", "512", "1024")
@@ -296,9 +302,9 @@ ABLATIONS = _by_name(
             axis="steps",
             values=("50", "100", "200", "400", "800"),
             settings=_budget,
-            methods=tuple(MethodConfig(name=name) for name in (
-                "contrastive", "triplet", "margin", "multi_similarity", "fastap", "proxy_anchor", "arcface")) + (SOFTMAX,),
+            methods=MANY_METHODS,
             base=EVEN_BATCHES,
+            ranks=True,
             note="Every budget is a run of its own, with its own warm-up and decay of the rates.",
             papers=(
                 Paper(f"{UNBIASED}, Section 4", "Every method trains for the same number of epochs; whether the order "

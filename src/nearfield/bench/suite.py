@@ -1,7 +1,7 @@
 """A suite: the same comparison on several datasets, one bench a dataset.
 
-Its file is that of a bench, with a list of `datasets`. Each has a `name` (or path) and may change keys of `run`, such as
-the network that its kind of data needs; methods, trials, seeds, variants and protocol are those of the suite.
+Its file is that of a bench, with a list of `datasets`. Each has a `name` (or path) and may change keys of `run`, such
+as the network that its kind of data needs; methods, trials, seeds, variants and protocol are those of the suite.
 """
 
 from __future__ import annotations

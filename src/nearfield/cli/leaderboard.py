@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.table import Table
 
+from nearfield.analysis.budgets import budget_lines
 from nearfield.analysis.leaderboard import Board, standings
 from nearfield.analysis.lint.catalogue import HEADING
 from nearfield.analysis.lint.rules import lint_results
@@ -118,7 +119,7 @@ def notes_below(board: Board, results: BenchResults) -> list[str]:
     """What stands below the table: unequal conditions, verdicts, and what `nearfield lint` finds in the bench."""
     unequal = [f"† {one.label}: {'; '.join(one.unequal)}." for one in board.standings if one.unequal]
     sins = [f"  {sin.text}" for sin in lint_results(results)]
-    return [*unequal, *verdict_lines(board), *([f"{HEADING}:", *sins] if sins else [])]
+    return [*unequal, *verdict_lines(board), *budget_lines(results), *([f"{HEADING}:", *sins] if sins else [])]
 
 
 def say_results(results: BenchResults, arguments: argparse.Namespace) -> None:

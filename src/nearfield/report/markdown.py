@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearfield.analysis.bias import Entry, ledger, ledger_markdown
+from nearfield.analysis.budgets import efforts
 from nearfield.analysis.figures.rankings import ranks_figure, slope_figure
 from nearfield.analysis.figures.svg import svg
 from nearfield.analysis.leaderboard import Board
@@ -60,6 +61,7 @@ def markdown(results: BenchResults, boards: dict[Part, Board], entries: list[Ent
     if "ranks" in figures:
         parts.append(f"![Mean ranks and the critical difference]({figures['ranks']})")
     parts += ["## Verdicts", _items([*verdict_lines(lead), *_ranks_missing(lead)])]
+    parts += ["## Budget", _budget(results)]
     if entries:
         parts += ["## How known pitfalls change the ranking", ledger_markdown(entries)]
     if "slope" in figures:
@@ -117,6 +119,20 @@ def _settings(found: Board) -> str:
         setting = ", ".join(f"{key.split('.')[-1]} {_number(value)}" for key, value in one.params.items())
         rows.append([one.label, str(one.trial), setting])
     return markdown_table(["method", "trial", "setting"], rows, left=3)
+
+
+def _budget(results: BenchResults) -> str:
+    """What trials and steps bought: the best validation score to expect of so many trials (Dodge et al., 2019)."""
+    found = efforts(results)
+    most = max((len(one.expected) for one in found.values()), default=0)
+    counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
+    rows = []
+    for label, one in found.items():
+        best = [f"{100 * one.expected[n - 1]:.2f}" if n <= len(one.expected) else "–" for n in counts]
+        rows.append([label, *best, f"{one.last_steps:.0%}", f"{one.seconds:.1f}", "; ".join(one.flags) or "–"])
+    head = ["method", *(f"best of {count}" for count in counts), "last step chosen", "s / network", "flags"]
+    note = "Best validation score to expect of so many trials, in percent (Dodge et al., 2019)."
+    return f"{note}\n\n{markdown_table(head, rows, left=1)}"
 
 
 def _number(value: Any) -> str:

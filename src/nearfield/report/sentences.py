@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nearfield.analysis.budgets import budget_lines
 from nearfield.analysis.leaderboard import Board
 from nearfield.analysis.lint.rules import lint_results
-from nearfield.analysis.tables import baseline_lines, percent, title
+from nearfield.analysis.tables import baseline_lines, class_lines, percent, title
 from nearfield.bench.results import BenchResults
 
 
@@ -39,21 +40,22 @@ def finding(found: Board) -> list[str]:
     """The result: the best, those not significantly different from it, and the best untrained baseline."""
     first = found.standings[0]
     lines = [f"{first.label} has the highest mean {title(found.metric)}, {percent(first.scores[found.metric])} %."]
+    lines += class_lines(found)  # the most general level that one dataset allows, first
     others = [label for label in found.like_best if label != found.best]
     if found.verdicts is None and len(found.standings) > 1:
         lines.append("No two methods share two finished seeds, so no difference can be tested.")
     elif others and len(others) + 1 == len(found.compared):
-        lines.append("No other method is significantly worse.")
+        lines.append("Level seeds: no other method is significantly worse.")
     elif others:
-        lines.append(f"Not significantly different from it: {', '.join(others)}.")
+        lines.append(f"Level seeds: not significantly different from it: {', '.join(others)}.")
     elif found.verdicts is not None and found.best not in found.below_baseline:
-        lines.append(f"{found.best} is significantly better than every other method.")
+        lines.append(f"Level seeds: {found.best} is significantly better than every other method.")
     return lines + baseline_lines(found)
 
 
 def notices(results: BenchResults) -> list[str]:
-    """What `nearfield lint` finds in the bench, and unfinished tasks."""
-    found = [sin.text for sin in lint_results(results)]
+    """What `nearfield lint` finds in the bench, budgets that were too small, and unfinished tasks."""
+    found = [*(sin.text for sin in lint_results(results)), *budget_lines(results)]
     if results.missing:
         count = len(results.missing)
         tasks = "1 task is" if count == 1 else f"{count} tasks are"

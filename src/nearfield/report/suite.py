@@ -1,4 +1,4 @@
-"""The report of a suite: one page across datasets, offline, and the same as Markdown; a page for each dataset beside it."""
+"""The report of a suite: one offline page across datasets, the same as Markdown, and a page for each dataset."""
 
 from __future__ import annotations
 

@@ -52,6 +52,11 @@ def check_method(config: RunConfig) -> None:
             f"`shard_proxies` requires a loss with proxies that can be split over processes, but {name} is not one; "
             "got true. Remove `shard_proxies` from the configuration."
         )
+    if config.proxy_start != "random" and config.shard_proxies:
+        raise InputError(
+            f"proxy_start must be random with shard_proxies, which splits proxies; got {config.proxy_start!r}. "
+            "Remove one of them."
+        )
     if config.proxy_start != "random" and not method.has_proxies:
         raise InputError(
             f"proxy_start must be random for {name}, which has no proxies of its own; got {config.proxy_start!r}. "

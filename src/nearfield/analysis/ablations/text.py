@@ -16,7 +16,7 @@ import numpy as np
 from nearfield.analysis.ablations.figure import ablation_figure
 from nearfield.analysis.ablations.outcome import METRIC, Curve, Outcome, first_of
 from nearfield.analysis.figures.svg import svg
-from nearfield.analysis.statistics import Interval, Verdicts, compare, verdicts
+from nearfield.analysis.statistics import Interval, Verdicts, compare, kendall_tau, verdicts
 from nearfield.analysis.tables import markdown_table, percent, title
 from nearfield.bench.ablations import Ablation
 from nearfield.files import write_json, write_text
@@ -34,7 +34,23 @@ def words(outcome: Outcome) -> list[str]:
     for curve in outcome.curves:
         prefix = f"{curve.method}: " if curve.method else ""
         lines += [prefix + line for line in _sentences(outcome.ablation, curve)]
+    lines += rank_lines(outcome) if outcome.ablation.ranks else []
     return lines + ["Not finished: " + "; ".join(outcome.missing) + "."] * bool(outcome.missing)
+
+
+def rank_lines(outcome: Outcome) -> list[str]:
+    """The order of the methods at every value, and how much of it is left at the last one: Kendall's tau."""
+    shared = [value for value in outcome.benches if all(value in curve.scores for curve in outcome.curves)]
+    if len(shared) < 2 or len(outcome.curves) < 2:
+        return []
+    means = {value: [curve.interval(value).mean for curve in outcome.curves] for value in shared}
+    lines = []
+    for value, scores in means.items():
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        tau = kendall_tau(scores, means[shared[-1]])
+        words = "" if value == shared[-1] or tau is None else f" (Kendall's tau with {shared[-1]}: {tau:.2f})"
+        lines.append(f"order at {value}: {', '.join(outcome.curves[i].method for i in order)}{words}.")
+    return lines
 
 
 def _sentences(ablation: Ablation, curve: Curve) -> list[str]:
