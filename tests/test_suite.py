@@ -216,3 +216,21 @@ def test_the_page_of_the_calibration_has_every_level() -> None:
     for words in ("the command", "3 datasets", "40 classes", "5 seeds", "left-out dataset", "split halves of classes"):
         assert words in page
     assert found == calibrate(collect(fake_suite(4)), repetitions=20)
+
+
+def test_without_a_suite_there_must_be_something_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["suite"]) == 2
+    assert "name the TOML file of a suite" in capsys.readouterr().err
+
+
+def test_the_committed_calibration_keeps_what_each_level_promises() -> None:
+    """The rows of simulations on the documentation's page: coverage, false positives, verdicts that held."""
+    page = (Path(__file__).parent.parent / "docs" / "calibration.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    simulated = [row for row in rows if row[0] in ("seeds", "classes", "datasets")]
+    assert {row[0] for row in simulated} == {"seeds", "classes", "datasets"}
+    for row in simulated:
+        coverage, false, held = (float(cell.split("%")[0]) for cell in row[2:5])
+        assert coverage >= 93
+        assert false <= 7
+        assert held >= 88

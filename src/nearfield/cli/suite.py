@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nearfield.cli import show
 from nearfield.cli.grammar import Commands, add_cluster, add_command, add_json, add_out, add_set
 from nearfield.cli.pace import duration
-from nearfield.errors import RunError
+from nearfield.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from nearfield.analysis.calibration_text import Calibration
@@ -29,6 +29,7 @@ EXAMPLES = """
 nearfield suite docs/suites/features.toml --dry-run
 nearfield suite docs/suites/features.toml --out runs/features --jobs 2
 nearfield suite docs/suites/features.toml --out runs/features --report --calibration docs/calibration.md
+nearfield suite --calibration calibration.md
 """
 QUICK, THOROUGH = 100, 1000  # simulated comparisons for the report, and for the page of the calibration
 
@@ -37,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     """The grammar."""
     summary = "compare methods on several datasets; how far each verdict carries"
     parser = add_command(commands, "suite", suite, summary, details=DETAILS, examples=EXAMPLES)
-    parser.add_argument("config", type=Path, help="TOML file of a suite")
+    parser.add_argument("config", nargs="?", type=Path, help="TOML file of a suite; only --calibration needs none")
     add_cluster(parser)
     add_out(parser, "runs/suite")
     add_set(parser, "run.steps=800")
@@ -52,6 +53,9 @@ def suite(arguments: argparse.Namespace) -> None:
     """Run a bench on each dataset, then report across them; see `nearfield.bench.suite` and `analysis.suite`."""
     from nearfield.bench.suite import read_suite
 
+    if arguments.config is None:
+        _simulate(arguments)
+        return
     benches = read_suite(arguments.config, arguments.overrides)
     jobs = arguments.jobs or os.cpu_count() or 1
     if arguments.dry_run:
@@ -121,6 +125,17 @@ def _say_suite(results: dict[str, BenchResults], arguments: argparse.Namespace) 
     show.say(f"Report: {written[0]}")
 
 
+def _simulate(arguments: argparse.Namespace) -> None:
+    """The calibration by simulations alone, which need no suite."""
+    from nearfield.analysis.calibration_text import calibrate
+
+    if arguments.calibration is None:
+        raise InputError("name the TOML file of a suite, such as docs/suites/features.toml, or give --calibration FILE.")
+    with show.status("Simulating"):
+        written = _write_calibration(calibrate(None, repetitions=THOROUGH), arguments)
+    show.say(*(f"Written: {path}" for path in written))
+
+
 def _write_calibration(calibration: Calibration, arguments: argparse.Namespace) -> list[Path]:
     from nearfield.analysis.calibration_text import calibration_page
     from nearfield.analysis.figures.suites import reliability_figure
@@ -129,7 +144,8 @@ def _write_calibration(calibration: Calibration, arguments: argparse.Namespace) 
 
     page: Path = arguments.calibration
     figure = page.with_suffix(".svg")
-    command = f"nearfield suite {arguments.config} --out {arguments.out} --report --calibration {page}"
+    of = f"{arguments.config} --out {arguments.out} --report " if arguments.config else ""
+    command = f"nearfield suite {of}--calibration {page}"
     write_text(figure, svg(reliability_figure(calibration.curves)))
     write_text(page, calibration_page(calibration, figure.name, command))
     return [page, figure]

@@ -13,7 +13,7 @@ import numpy as np
 
 from nearfield.bench.results import BenchResults, Fold, MethodResult, Scores, Trial
 from nearfield.errors import NearfieldError
-from nearfield.losses.registry import Real, method
+from nearfield.losses.registry import Real, Whole, method
 
 FEWEST = 4  # complete trials needed for an importance
 Curve = tuple[tuple[int, Scores], ...]
@@ -88,7 +88,7 @@ def _is_log(each: MethodResult, key: str) -> bool:
     except NearfieldError:  # a user's method that is not registered here
         return False
     space, _ = searched.get(key.removeprefix("method.params."), (None, None))
-    return isinstance(space, Real) and space.log
+    return isinstance(space, Real | Whole) and space.log
 
 
 def importance(trials: Sequence[Trial], key: str) -> float | None:
