@@ -20,10 +20,14 @@ from nearfield.analysis.ablations.outcome import Outcome, collect
 from nearfield.analysis.ablations.text import outcome_json, outcome_markdown, words
 from nearfield.bench.ablations import ABLATIONS, PAIR_LOSSES, ablation, folder_name
 from nearfield.bench.plan import Bench, label
-from nearfield.bench.protocols import PROTOCOLS
+from nearfield.bench.protocols import PROTOCOLS, protocol
 from nearfield.cli.main import build_parser, main
-from nearfield.config import BenchConfig
+from nearfield.config import BenchConfig, RunConfig
+from nearfield.data.augment import AUGMENTATIONS
+from nearfield.data.official import KINDS
 from nearfield.errors import InputError
+from nearfield.recipes import comparisons, pairs
+from nearfield.recipes.tables.multi_similarity import ms
 
 QUIET = Noise(seed=0.0005, fold=0.0, query=0.0, rest=0.0)
 VARIED = {  # the only keys of a run, or of its method, that may differ between two values
@@ -33,12 +37,14 @@ VARIED = {  # the only keys of a run, or of its method, that may differ between 
         "steps",
         "eval_every",
         "optimizer.warmup_steps",
+        "optimizer.frozen_steps",
+        "optimizer.decay_every",
     },
     "batch-size-equal-steps": {"sampler.batch_size", "chunk"},
     "embedding-size": {"model.dim"},
     "bins": {"method.params.bins"},
     "similarity-types": {"method.name", "method.params.mine", "method.params.weight", "method.params.miner"},
-    "sampling": {"sampler.name"},
+    "sampling": {"sampler.name", "sampler.repeats", "sampler.unlabelled"},
     "backbone": {"model.backbone", "model.weights"},
     "budget": {"steps", "eval_every", "optimizer.warmup_steps"},
 }
@@ -75,12 +81,12 @@ def test_the_command_line_knows_every_ablation() -> None:
         assert build_parser().parse_args(["ablate", name]).name == name
 
 
-@pytest.mark.parametrize("data", ["glyphs", "omniglot", "cub_lite0", "another"])
+@pytest.mark.parametrize("data", ["glyphs", "omniglot", "cub_lite0", "another", *KINDS])
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_nothing_but_the_axis_varies(name: str, data: str) -> None:
     study = ABLATIONS[name]
     benches = list(study.benches(study.config(data)).values())
-    assert len(benches) == len(study.values)
+    assert len(benches) == len((data in KINDS and study.official) or study.values)
     varied = set()
     for bench in benches:
         assert bench.run.data.name == data
@@ -95,6 +101,44 @@ def test_nothing_but_the_axis_varies(name: str, data: str) -> None:
     assert varied
     digests = [Bench(bench, PROTOCOLS["classic"], "data").digest for bench in benches]
     assert len(set(digests)) == len(digests)  # no value is another one's bench
+
+
+@pytest.mark.parametrize("data", KINDS)
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_official_data_start_from_a_papers_recipe(name: str, data: str) -> None:
+    config = ABLATIONS[name].config(data)
+    run = config.run
+    assert run.model.weights is not None
+    assert run.data.augment in AUGMENTATIONS
+    assert run.steps >= 1000
+    assert run.optimizer.lr <= 1e-4
+    assert protocol(config.protocol).test == {
+        "inshop": "query-gallery",
+        "vehicleid": "vehicleid",
+        "imagenet": "closed",
+    }.get(data, "self")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "wanted"),
+    [
+        ("sampling", "sop", pairs.fastap_resnet18_sop()),
+        ("bins", "inshop", pairs.fastap_resnet18_inshop()),
+        ("batch-size", "vehicleid", pairs.fastap_resnet18_vehicleid()),
+        ("embedding-size", "cub", pairs.ms_bninception_cub()),
+        ("similarity-types", "cars196", ms("cars196", 64)),
+        ("backbone", "cub", comparisons.unbiased_bninception_cub()),
+    ],
+)
+def test_the_recipe_is_that_of_the_ablations_paper(name: str, data: str, wanted: RunConfig) -> None:
+    assert ABLATIONS[name].config(data).run == wanted
+
+
+def test_random_batches_have_no_repeats_of_pairs() -> None:
+    study = ablation("sampling")
+    benches = study.benches(study.config("sop"))
+    assert benches["category-hard"].run.sampler.repeats == 5
+    assert benches["random"].run.sampler.options() == {}
 
 
 @given(

@@ -260,8 +260,9 @@ class BenchConfig(Config):
     """A comparison of methods: each with every seed, under one protocol, everything else equal.
 
     Every method is tuned with the same number of `trials`, or with `many_trials` if it has three or more parameters to
-    search, where that is given; the first is its published setting. `variants` are extra
-    runs for the bias ledger: the published setting, other embedding sizes, the method without its own tricks.
+    search, where that is given; the first is its published setting. `variants` are extra runs for the bias ledger: the
+    published setting, other embedding sizes, the method without its own tricks. With `published` every method has its
+    own published optimiser and sampler: then conditions are not equal.
     """
 
     protocol: str = "classic"
@@ -276,6 +277,7 @@ class BenchConfig(Config):
         MethodConfig(name="proxy_softmax"),
     )
     seeds: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0, 1)
+    published: Annotated[bool, LATER] = False
     run: RunConfig = RunConfig()
 
     def runs(self) -> list[RunConfig]:

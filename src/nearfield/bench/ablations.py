@@ -18,6 +18,12 @@ from nearfield import recipes
 from nearfield.bench.search import apply
 from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config, merge
 from nearfield.errors import InputError, nearest
+from nearfield.recipes import comparisons
+from nearfield.recipes.facts import BN_INCEPTION, RESNET50
+from nearfield.recipes.tables.drml import imagenet
+from nearfield.recipes.tables.fastap import fastap
+from nearfield.recipes.tables.multi_similarity import ms
+from nearfield.recipes.tables.table import protocol_of
 
 if TYPE_CHECKING:
     from nearfield.bench.engine import Engine
@@ -39,8 +45,16 @@ PAIR_LOSSES: dict[str, Settings] = {
     "lifted_star + mining": {"name": "lifted_star", "params": {"miner": "multi_similarity"}},
     "MS": {"name": "multi_similarity"},
 }
-SAMPLERS = {"random": "fastap", "category-hard": "fastap_hard"}
+SAMPLERS: dict[str, Settings] = {
+    "random": {"sampler.name": "fastap", "sampler.repeats": None, "sampler.unlabelled": None},
+    "category-hard": {"sampler.name": "fastap_hard"},
+}
 RECIPES = {"glyphs": "glyphs_conv", "omniglot": "omniglot_conv4", "cub_lite0": "cub_lite0_features"}  # by data
+Runs = Mapping[str, Callable[[], RunConfig]]  # by data
+BY_FASTAP: Runs = {data: partial(fastap, data, "timm:resnet18") for data in ("sop", "inshop", "vehicleid")}
+BY_MS: Runs = {data: partial(ms, data, 512) for data in ("cub", "cars196", "sop", "inshop")}
+BY_MS_64: Runs = {data: partial(ms, data, 64) for data in BY_MS}
+OFFICIAL: Runs = {"imagenet": partial(imagenet, "PA"), **BY_MS, **BY_FASTAP}
 
 
 @dataclass(frozen=True)
@@ -67,28 +81,40 @@ class Ablation:
     papers: tuple[Paper, ...]
     methods: tuple[MethodConfig, ...] = ()
     ordered: bool = True  # numbers, each about twice the one before
-    base: Settings = field(default_factory=dict)  # besides the recipe of the data
+    base: Settings = field(default_factory=dict)  # besides the recipe of the data, unless it is the paper's
+    recipes: Runs = field(default_factory=dict)  # of its own papers, for official data; else those of OFFICIAL
+    official: tuple[str, ...] = ()  # values on official data, where they differ
     note: str = ""
     ranks: bool = False  # whether the question is about the order of the methods
 
     def config(
         self, data: str, methods: Sequence[str] = (), seeds: int | None = None, overrides: Sequence[str] = ()
     ) -> BenchConfig:
-        """The bench that every value of the axis changes: the data's recipe, the base, the arguments, `a.b=value`."""
+        """The bench that every value of the axis changes: the data's recipe, the base, the arguments, `a.b=value`.
+
+        On official data the recipe is the paper's, with its network, images, batches, optimiser and protocol, and
+        nothing is added to it.
+        """
         if methods and not self.methods:
             raise InputError(f"{self.name} varies the method itself: leave --methods out; got {' '.join(methods)}.")
-        run = recipes.recipe(RECIPES[data]) if data in RECIPES else RunConfig()
-        run = apply(run, {**self.base, "data.name": data})
+        papers = {**OFFICIAL, **self.recipes}
+        if data in papers:
+            run = papers[data]()
+        else:
+            run = recipes.recipe(RECIPES[data]) if data in RECIPES else RunConfig()
+            run = apply(run, {**self.base, "data.name": data})
         chosen = [MethodConfig(name=name) for name in methods] or self.methods or [MethodConfig()]
         values = {
             "methods": [each.model_dump() for each in chosen],
             "seeds": list(range(3 if seeds is None else seeds)),
+            "protocol": protocol_of(data),
         }
         return build_config(BenchConfig, merge({**values, "run": run.model_dump(mode="json")}, overrides))
 
     def benches(self, config: BenchConfig, values: Sequence[str] = ()) -> dict[str, BenchConfig]:
         """A bench for each value of the axis."""
-        return {value: self._bench(config, value) for value in values or self.values}
+        own = self.official if config.run.data.name in OFFICIAL and self.official else self.values
+        return {value: self._bench(config, value) for value in values or own}
 
     def _bench(self, config: BenchConfig, value: str) -> BenchConfig:
         methods = config.methods if self.methods else (MethodConfig(),)
@@ -143,15 +169,18 @@ def _budget(value: str, run: RunConfig) -> Settings:
 
 
 def _batch_size(value: str, run: RunConfig) -> Settings:
-    """As many images as `run` sees, in other batches; between two evaluations and in the warm-up too."""
+    """As many images as `run` sees, in other batches; between two evaluations and in the schedule of the rates too."""
     size = number(value, "batch-size")
     share = run.sampler.batch_size / size
+    every = run.optimizer.decay_every
     return {
         "sampler.batch_size": size,
         "chunk": min(size, run.chunk or size),
         "steps": max(1, round(run.steps * share)),
         "eval_every": max(1, round(run.eval_every * share)),
         "optimizer.warmup_steps": round(run.optimizer.warmup_steps * share),
+        "optimizer.frozen_steps": round(run.optimizer.frozen_steps * share),
+        "optimizer.decay_every": every and max(1, round(every * share)),
     }
 
 
@@ -232,6 +261,7 @@ ABLATIONS = _by_name(
             axis="embedding dims",
             values=("16", "32", "64", "128", "256", "512"),
             settings=lambda value, run: {"model.dim": number(value, "embedding-size")},
+            recipes=BY_MS,
             methods=(MethodConfig(name="triplet"), MethodConfig(name="multi_similarity"), SOFTMAX),
             base=EVEN_BATCHES,
             papers=(
@@ -262,6 +292,7 @@ ABLATIONS = _by_name(
             axis="loss",
             values=tuple(PAIR_LOSSES),
             settings=lambda value, run: {"method": _one_of(value, "similarity-types", PAIR_LOSSES)},
+            recipes=BY_MS_64,
             ordered=False,
             base=EVEN_BATCHES,
             note="binomial weighs by S, lifted_star by N, MS mining by P, bin_lifted and MS weighting by S and N, "
@@ -279,7 +310,8 @@ ABLATIONS = _by_name(
             question="Are batches from two categories, where negatives are alike, better than random ones?",
             axis="batches",
             values=tuple(SAMPLERS),
-            settings=lambda value, run: {"sampler.name": _one_of(value, "sampling", SAMPLERS)},
+            settings=lambda value, run: _one_of(value, "sampling", SAMPLERS),
+            recipes=BY_FASTAP,
             methods=(MethodConfig(name="fastap"),),
             ordered=False,
             base={"sampler.batch_size": 256},
@@ -317,6 +349,8 @@ ABLATIONS = _by_name(
             axis="backbone",
             values=("conv", "timm:resnet10t", "timm:resnet18"),
             settings=_backbone,
+            recipes={"cub": comparisons.unbiased_bninception_cub},
+            official=(f"bn_inception={BN_INCEPTION}", f"timm:resnet50={RESNET50}"),
             methods=(MethodConfig(name="margin"), MethodConfig(name="multi_similarity"), SOFTMAX),
             ordered=False,
             base=EVEN_BATCHES,

@@ -20,6 +20,7 @@ from nearfield.models.build import features_of, weights_file
 from nearfield.training.batches import Supply
 from nearfield.training.build import distance_of, ensemble_size, loss_params
 
+_known: dict[tuple[str, str, tuple[int, ...]], dict[str, Scores]] = {}  # of this process
 LARGEST = 64 * 64 * 3  # values of an image whose raw pixels are still compared
 BATCHES = {
     "shuffle": "batches of any images, not of some from each class",
@@ -34,8 +35,17 @@ def baselines(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
     """Test scores without any training, the strongest idea first.
 
     Of raw pixels; or of features, those of the data or of the pretrained backbone: raw, reduced by PCA to the
-    embedding size, and whitened. Then those of the network before training, mean over seeds.
+    embedding size, and whitened. Then those of the network before training, mean over seeds. Benches that follow each
+    other with the same data, network and seeds, as those of an ablation do, share them.
     """
+    same = config.run.model_dump_json(include={"model", "data", "distance", "ks", "metrics"})
+    key = (dataset.fingerprint, same, config.seeds)
+    if key not in _known:
+        _known[key] = _baselines(config, dataset)
+    return _known[key]
+
+
+def _baselines(config: BenchConfig, dataset: Dataset) -> dict[str, Scores]:
     run, scores = config.run, dict[str, Scores]()
 
     def score(vectors: Tensor) -> Scores:
@@ -96,9 +106,11 @@ def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
     return score_test(dataset, embeddings, run.distance, metrics=run.metrics, ks=run.ks)[0]
 
 
-def unequal(run: RunConfig, classes: int) -> list[str]:
+def unequal(run: RunConfig, classes: int, published: bool = False) -> list[str]:
     """What makes the conditions of the run's method differ from those of others, as text."""
     found = []
+    if published and losses.method(run.method.name).recipe is not None:
+        found.append(f"its published optimiser, {run.optimizer.name} with learning rate {run.optimizer.lr:g}")
     method = losses.method(run.method.name)
     sampler = method.sampler_of(run.method.params)
     if run.sampler.name == "auto" and sampler in BATCHES:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nearfield import losses, recipes
-from nearfield.bench.plan import label
+from nearfield.bench.plan import label, start_of
 from nearfield.bench.protocols import Protocol
 from nearfield.config import BenchConfig, DataConfig, RunConfig
 from nearfield.data import Dataset, Pictures, load
@@ -95,7 +95,7 @@ def check_batch(config: BenchConfig, protocol: Protocol, dataset: Dataset) -> No
     folds = list(_folds(config.run, protocol, dataset))
     seen: set[str] = set()
     for method in config.methods:
-        run = config.run.model_copy(update={"method": method})
+        run = start_of(config, method)
         published = losses.method(method.name).sampler_of(method.params)
         kind = published if run.sampler.name == "auto" else run.sampler.name
         if kind in seen:

@@ -78,6 +78,7 @@ class Task:
         return cls(**{**known, "run": build_config(RunConfig, known["run"]), "bounds": tuple(known["bounds"])})
 
 
+SHAPE = ("schedule", "decay_every", "decay", "warmup_steps", "frozen_steps")  # of the rates: as long as the run is
 Done = tuple[Task, Outcome | None]  # None: it can be done now
 
 
@@ -116,7 +117,7 @@ class Bench:
     @cached_property
     def starts(self) -> list[tuple[MethodConfig, RunConfig, Space]]:
         """For every method its published run and the space of its search."""
-        runs = [(method, self.config.run.model_copy(update={"method": method})) for method in self.config.methods]
+        runs = [(method, start_of(self.config, method)) for method in self.config.methods]
         return [(method, run, space_of(run)) for method, run in runs]
 
     @cached_property
@@ -205,6 +206,24 @@ class Bench:
         run = run.model_copy(update={"seed": seed})
         key = digest("test", _brief(run), *self._conditions)
         return Task(course.label, kind, seed, run, key, variant, setting), finished.get(key)
+
+
+def start_of(config: BenchConfig, method: MethodConfig) -> RunConfig:
+    """The run of a method before any search: the bench's own or, with `published`, with its published optimiser.
+
+    Published are the optimiser, its rates and weight decay, and how batches are drawn. Batch size, number of steps and
+    schedule of the rates stay the bench's, and all of them where nothing is published.
+    """
+    run = config.run.model_copy(update={"method": method})
+    if not config.published:
+        return run
+    drawn = dict.fromkeys(run.sampler.options()) | {"name": "auto"}
+    changes: dict[str, Any] = {"sampler": run.sampler.model_copy(update=drawn)}
+    recipe = losses.method(method.name).recipe
+    if recipe is not None:
+        shape = {key: getattr(run.optimizer, key) for key in SHAPE}
+        changes["optimizer"] = recipe.model_copy(update=shape)
+    return run.model_copy(update=changes)
 
 
 def plan(bench: Bench, finished: Mapping[str, Outcome]) -> list[Task]:

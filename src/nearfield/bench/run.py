@@ -23,7 +23,7 @@ from nearfield.bench.engine import Engine, Sign, WorkerDied
 from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
 from nearfield.bench.fit import check_batch, fit_batch
 from nearfield.bench.job import MARK, Answer, bench_data, file_digest, job_of, receive
-from nearfield.bench.plan import Bench, Course, Outcome, Task, check_labels, label, to_do
+from nearfield.bench.plan import Bench, Course, Outcome, Task, check_labels, label, start_of, to_do
 from nearfield.bench.protocols import Protocol, protocol
 from nearfield.bench.read_results import read_results
 from nearfield.bench.results import BenchResults
@@ -71,7 +71,7 @@ def _check_config(config: BenchConfig) -> Protocol:
     check_labels(config)
     rules = protocol(config.protocol)
     for method in config.methods:
-        check_method(config.run.model_copy(update={"method": method}))
+        check_method(start_of(config, method))
     return rules
 
 
@@ -288,6 +288,7 @@ def facts_of(bench: Bench, dataset: Dataset, store: Store) -> dict[str, Any]:
         "split": parts[0].fingerprint if len(parts) == 1 else "-".join(part.fingerprint[:12] for part in parts),
         "floors": baselines(config, dataset),
         "unequal": {
-            label(run.method.name, run.method.params): unequal(run, parts[0].fit_classes) for _, run, _ in bench.starts
+            label(run.method.name, run.method.params): unequal(run, parts[0].fit_classes, config.published)
+            for _, run, _ in bench.starts
         },
     }

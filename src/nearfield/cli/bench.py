@@ -44,6 +44,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--data", metavar="NAME", help="train and test on this dataset (see `nearfield data list`)")
     parser.add_argument("--protocol", metavar="NAME", help="classic, reality-check, ... or your own as a TOML file")
     parser.add_argument("--trials", type=whole(1), metavar="N", help="settings to try for every method; 1: no search")
+    own = "give every method its own published optimiser and sampler: conditions are then not equal, which is said"
+    parser.add_argument("--published", action="store_true", help=own)
     add_cluster(parser)
     add_out(parser, "runs/bench")
     add_set(parser, "run.steps=800")
@@ -98,6 +100,8 @@ def bench_config(arguments: argparse.Namespace) -> BenchConfig:
         values["protocol"] = arguments.protocol
     if arguments.trials is not None:
         values["trials"] = arguments.trials
+    if arguments.published:
+        values["published"] = True
     values, said = for_photographs(merge(values, arguments.overrides))
     if said:
         show.note(said)
@@ -129,8 +133,13 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
         show.say_json(facts)
         return
     spaces = {label: ", ".join(space) for label, (_, _, space) in zip(found.labels, found.starts, strict=True)}
-    rows = [(label, spaces[label]) if trials else (label,) for label in found.labels]
-    show.say(show.table(("method", "searched") if trials else ("method",), rows))
+    head, columns = ["method"], [found.labels]
+    if config.published:
+        rates = [f"{run.optimizer.name} {run.optimizer.lr:g}" for _, run, _ in found.starts]
+        head, columns = [*head, "published optimiser"], [*columns, rates]
+    if trials:
+        head, columns = [*head, "searched"], [*columns, [spaces[label] for label in found.labels]]
+    show.say(show.table(head, list(zip(*columns, strict=True))))
     words = ", ".join(show.count(count, name.removesuffix("s")) for name, count in counts.items() if count)
     each, steps = show.count(found.protocol.folds, "network"), show.count(config.run.steps, "step")
     show.say(

@@ -71,6 +71,11 @@ SINS: dict[str, tuple[str, str]] = {  # code: why it biases, what to do
         "a method entered more than once has more trials than the others, and its best entry is what readers see",
         "enter every method once, or read its entries as an ablation",
     ),
+    "published-optimizers": (
+        "every method has its own paper's optimiser and rates, tuned for another network, other data and a longer "
+        "training, and these may decide instead of the method",
+        "read it as a test of published settings; remove `published` to compare the methods",
+    ),
     "unequal-data": ("scores on different data are not comparable", "use one dataset"),
     "unequal-split": (
         "with other classes held out, methods train on other classes and are selected by other ones",

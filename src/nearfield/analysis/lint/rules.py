@@ -14,6 +14,7 @@ import numpy as np
 
 from nearfield import losses
 from nearfield.analysis.lint.catalogue import ENOUGH_CLASSES, ENOUGH_HELD_OUT, ENOUGH_SEEDS, EQUAL, Sin
+from nearfield.bench.plan import start_of
 from nearfield.bench.protocols import Protocol, protocol
 from nearfield.bench.results import BenchResults
 from nearfield.bench.search import space_of
@@ -107,7 +108,11 @@ def _search(bench: BenchConfig) -> Iterator[Sin]:
         return
     if max(bench.trials, bench.many_trials or 1) == 1:
         yield Sin("untuned", "trials", "1 trial, the published setting")
-    runs = [bench.run.model_copy(update={"method": method}) for method in bench.methods]
+    runs = [start_of(bench, method) for method in bench.methods]
+    if bench.published:
+        rates = {run.method.name: f"{run.optimizer.name} {run.optimizer.lr:g}" for run in runs}
+        found = ", ".join(f"{name} by {rate}" for name, rate in rates.items())
+        yield Sin("published-optimizers", "published", f"conditions are not equal: {found}")
     spaces = {run.method.name: len(space_of(run)) for run in runs}
     largest = max(spaces, key=lambda name: spaces[name])
     trials = max(bench.trials, bench.many_trials or 1)

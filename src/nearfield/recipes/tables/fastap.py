@@ -25,8 +25,8 @@ OMNIGLOT = Scaling(
     "omniglot_conv4",
     "Omniglot's characters (alphabets are the categories) in place of products, clothes and vehicles; four "
     "convolutions from scratch, wider where the paper's network is larger; a quarter of the dims; batches of at most "
-    "256; 200 steps of the small recipe's AdamW in place of 50 epochs of Adam.",
-    steps=200,
+    "256; 150 steps of the small recipe's AdamW in place of 50 epochs of Adam.",
+    steps=150,
 )
 LOO = "VehicleID is scored leaving one out, as the released code does: much easier than one gallery image a vehicle."
 

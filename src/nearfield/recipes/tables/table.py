@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nearfield import recipes
-from nearfield.config import BenchConfig, RunConfig
+from nearfield.config import COMPARED_BY, BenchConfig, RunConfig
 
 PROTOCOLS = {"inshop": "query-gallery", "vehicleid": "vehicleid", "imagenet": "closed-set"}  # else classic
 DIMS = {64: 16, 128: 32, 144: 36, 256: 64, 512: 128, 1024: 256}  # embedding sizes of the papers: a quarter
-WIDTHS = {"googlenet": 12, "timm:resnet18": 16, "bn_inception": 16, "timm:resnet50": 24}  # of the small network
+WIDTHS = {"googlenet": 6, "timm:resnet18": 8, "bn_inception": 8, "timm:resnet50": 12}  # of the small network
+LOOKS = {"": 3, "step": 10}  # evaluations on the way, the more for learning curves
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,19 @@ class Scaling:
     most: int = 256  # images of a batch, at most
     network: bool = True  # whether embedding sizes and widths follow the paper's in proportion; False: as the recipe
 
-    def entry(self, given: Entry, ks: tuple[int, ...]) -> Entry:
-        """The entry, scaled down, scored at these K."""
+    def entry(self, given: Entry, ks: tuple[int, ...], looks: int) -> Entry:
+        """The entry, scaled down, scored at these K and so many times on the way."""
         base, run = recipes.recipe(self.recipe), given.run
         model = base.model
         if self.network and model.backbone == "conv":
-            sizes = {"dim": DIMS.get(run.model.dim, run.model.dim), "width": WIDTHS.get(run.model.backbone, 16)}
+            sizes = {"dim": DIMS.get(run.model.dim, run.model.dim), "width": WIDTHS.get(run.model.backbone, 8)}
             model = model.model_copy(update=sizes)
         elif self.network:
             model = model.model_copy(update={"dim": run.model.dim})
         own = {"batch_size": _fitting(run, self.most), "unlabelled": None, "repeats": None}  # of the paper's categories
         sampler = run.sampler.model_copy(update=own)
         changes: dict[str, Any] = {"method": run.method, "model": model, "sampler": sampler, "distance": run.distance}
-        changes |= {"steps": self.steps, "eval_every": max(1, self.steps // 5), "ks": ks, "metrics": run.metrics}
+        changes |= {"steps": self.steps, "eval_every": max(1, self.steps // looks), "ks": ks, "metrics": run.metrics}
         shape = {"run": base.model_copy(update=changes), "seeds": tuple(range(self.seeds)), "trials": self.trials}
         protocol = "reality-check" if given.bench.protocol == "reality-check" else "classic"
         return replace(given, bench=given.bench.model_copy(update={**shape, "protocol": protocol}))
@@ -94,7 +95,7 @@ class Table:
         ks = tuple(sorted({int(name.rpartition("@")[2]) for name in self.columns if name[-1].isdigit()}))
         unique: dict[str, Entry] = {}
         for given in self.entries:
-            scaled = self.scaling.entry(given, ks)
+            scaled = self.scaling.entry(given, ks, LOOKS["step" if self.axis == "step" else ""])
             unique.setdefault(scaled.bench.digest(), scaled)
         whole = recalls(*ks) if any("/loo/" in name for name in self.columns) else ()
         return replace(self, entries=tuple(unique.values()), columns=tuple(dict.fromkeys(self.columns + whole)))
@@ -112,7 +113,12 @@ class Table:
 
 
 def entry(label: str, run: RunConfig, metrics: tuple[str, ...] = (), row: str = "", **bench: Any) -> Entry:
-    """An entry by its run and its published row; protocol by its data, three seeds and no search unless given."""
+    """An entry by its run and its published row; protocol by its data, three seeds and no search unless given.
+
+    NMI is measured where the table has it: on large data it takes longer than all other metrics.
+    """
+    if run.metrics is None and "nmi" not in metrics:
+        run = change(run, metrics=COMPARED_BY)
     given = {"protocol": protocol_of(run.data.name), "seeds": (0, 1, 2), **bench}
     shaped = BenchConfig(methods=(run.method,), run=run, **given)
     return Entry(label, shaped, scores(metrics, row), scores(metrics, row, interval=True))
