@@ -26,7 +26,7 @@ from nearfield.recipes.tables import Entry, Table
 from nearfield.training.batches import split
 from nearfield.training.build import build_loss, check_method
 
-IMAGES = 4  # that are timed at once
+IMAGES = 2  # that are timed at once
 TIMES = 3  # that a light network is timed; the best counts
 CLASSES = 100  # for which a loss is built where the data are not here
 FEATURES = "cub_lite0"  # the data of the small recipe cub_lite0_features

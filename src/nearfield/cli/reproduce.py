@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,14 @@ def _say_plan(table: Table, plan: dict[str, Any], jobs: int, small: bool) -> Non
     show.say(*(f"Missing: {need['name']}; {need['remedy']}." for need in plan["needs"] if not need["here"]))
 
 
+def _command(table: Table, arguments: argparse.Namespace) -> str:
+    """What was asked for, as far as numbers depend on it."""
+    words = ["nearfield", "reproduce", table.name, *(["--small"] if arguments.small else [])]
+    words += ["--seeds", str(arguments.seeds)] if arguments.seeds is not None else []
+    words += [word for each in arguments.overrides for word in ("--set", each)]
+    return shlex.join(words)
+
+
 def _run(table: Table, arguments: argparse.Namespace, jobs: int) -> Reproduced:
     """Run a table, writing its page after each entry."""
     from nearfield.analysis.figures.svg import svg
@@ -165,7 +174,7 @@ def _run(table: Table, arguments: argparse.Namespace, jobs: int) -> Reproduced:
     if lacking:
         raise InputError(f"{table.name} needs what is not here; use --small, or:\n  " + "\n  ".join(lacking))
     folder = arguments.out / (table.name.replace("/", "-") + ("-small" if arguments.small else ""))
-    command = f"nearfield reproduce {table.name}{' --small' if arguments.small else ''}"
+    command = _command(table, arguments)
     benches = {entry.label: entry.bench for entry in table.entries}
     with show.bar(table.name, transient=True, line_every=LINE_EVERY) as bar, Engine(jobs, arguments.cluster) as engine:
         for found in run_ablation(benches, folder, engine, show.watch_several(bar, list(benches))):

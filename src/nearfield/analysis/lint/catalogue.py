@@ -72,8 +72,7 @@ SINS: dict[str, tuple[str, str]] = {  # code: why it biases, what to do
         "enter every method once, or read its entries as an ablation",
     ),
     "published-optimizers": (
-        "every method has its own paper's optimiser and rates, tuned for another network, other data and a longer "
-        "training, and these may decide instead of the method",
+        "every method has its own paper's optimiser, tuned for other networks, data and lengths, and it may decide",
         "read it as a test of published settings; remove `published` to compare the methods",
     ),
     "unequal-data": ("scores on different data are not comparable", "use one dataset"),

@@ -16,7 +16,7 @@ from nearfield.config import COMPARED_BY, BenchConfig, RunConfig
 PROTOCOLS = {"inshop": "query-gallery", "vehicleid": "vehicleid", "imagenet": "closed-set"}  # else classic
 DIMS = {64: 16, 128: 32, 144: 36, 256: 64, 512: 128, 1024: 256}  # embedding sizes of the papers: a quarter
 WIDTHS = {"googlenet": 6, "timm:resnet18": 8, "bn_inception": 8, "timm:resnet50": 12}  # of the small network
-LOOKS = {"": 3, "step": 10}  # evaluations on the way, the more for learning curves
+LOOKS = {"": 2, "step": 10}  # evaluations on the way, the more for learning curves
 
 
 @dataclass(frozen=True)
