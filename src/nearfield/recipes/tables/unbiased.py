@@ -59,8 +59,9 @@ def _angular(data: str) -> Own:
 
 def _prototypical(data: str) -> Own:
     """12 classes of 5 + 5 images; on SOP, where most classes have fewer, 30 of 2 + 2."""
-    shape = {"sampler__per_class": 4, "sampler__support": 2} if data == "sop" else {"sampler__per_class": 10}
-    shape = {"sampler__support": 5, **shape, "sampler__name": "episodic", "sampler__batch_size": 120}
+    per_class, support = (4, 2) if data == "sop" else (10, 5)
+    shape: Own = {"sampler__name": "episodic", "sampler__batch_size": 120}
+    shape |= {"sampler__per_class": per_class, "sampler__support": support}
     return {**shape, **RAW, "optimizer": _adam(lr=1e-4, **dropping(12 * 100, 0.125)), "steps": 30 * 100}
 
 
