@@ -5,14 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from engines import Inline
 
 from nearfield import losses
+from nearfield.analysis.leaderboard import standings
 from nearfield.analysis.lint.rules import lint
 from nearfield.bench.baselines import unequal
 from nearfield.bench.plan import SHAPE, Bench, start_of
 from nearfield.bench.protocols import PROTOCOLS
-from nearfield.cli.main import main
-from nearfield.config import BenchConfig, MethodConfig, OptimizerConfig, RunConfig, SamplerConfig
+from nearfield.bench.run import run_bench
+from nearfield.cli.bench import bench_config
+from nearfield.cli.leaderboard import notes_below
+from nearfield.cli.main import build_parser, main
+from nearfield.config import (
+    BenchConfig,
+    DataConfig,
+    MethodConfig,
+    OptimizerConfig,
+    RunConfig,
+    SamplerConfig,
+    load_config,
+)
 
 RUN = RunConfig(
     sampler=SamplerConfig(name="m_per_class", rule="cover"),
@@ -59,28 +72,25 @@ def test_conditions_are_said_to_be_unequal() -> None:
     assert not any("published" in fact for fact in unequal(run, 10))
 
 
-def test_the_command_trains_and_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny = ["run.steps=2", "run.eval_every=2", "run.model.width=4", "run.sampler.batch_size=16"]
-    words = [
-        "bench",
-        "--methods",
-        "fastap",
-        "contrastive",
-        "--seeds",
-        "1",
-        "--trials",
-        "1",
-        "--published",
-        "--jobs",
-        "1",
-    ]
-    assert main([*words, "--out", str(tmp_path), *(word for each in tiny for word in ("--set", each))]) == 0
-    said = capsys.readouterr().out
-    assert "its published optimiser, adam with learning rate 1e-05" in said
-    assert "conditions are not equal" in said
+def test_the_leaderboard_says_it(tmp_path: Path) -> None:
+    methods = (MethodConfig(name="fastap"), MethodConfig(name="contrastive"))
+    run = RunConfig(data=DataConfig(name="digits"), steps=2, eval_every=2, sampler=SamplerConfig(batch_size=12))
+    config = BenchConfig(methods=methods, seeds=(0,), published=True, run=run)
+    results = run_bench(config, tmp_path / "out", Inline(tmp_path / "scratch"), lambda watched: None)
+    said = "\n".join(notes_below(standings(results), results))
+    assert "† contrastive: its published optimiser, adam with learning rate 1e-05" in said
+    assert "published-optimizers: conditions are not equal: fastap by adam 1e-05" in said
+    trained = [load_config(RunConfig, path) for path in (tmp_path / "out").rglob("config.toml")]
+    assert [run.optimizer.lr for run in trained] == [1e-5, 1e-5]
+
+
+def test_the_command_line_asks_for_it() -> None:
+    assert bench_config(build_parser().parse_args(["bench", "--published"])).published
+    assert not bench_config(build_parser().parse_args(["bench"])).published
 
 
 def test_the_plan_names_the_optimisers(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["bench", "--methods", "fastap", "proxy_anchor", "--published", "--dry-run", "--trials", "1"]
-    assert main([*words, "--set", "run.steps=2", "--set", "run.model.width=4"]) == 0
+    words = ["bench", "--data", "digits", "--methods", "fastap", "proxy_anchor", "--published", "--dry-run"]
+    tiny = ["--trials", "1", "--set", "run.steps=2", "--set", "run.model.width=4", "--set", "run.sampler.batch_size=12"]
+    assert main([*words, *tiny]) == 0
     assert "adamw 0.0001" in capsys.readouterr().out
