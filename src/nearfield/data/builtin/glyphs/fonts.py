@@ -29,7 +29,9 @@ DEJAVU_STIX = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
 )
 COMPUTER_MODERN = ("cmr10", "cmb10", "cmss10", "cmtt10", "cmti10")
-RECENT = ("cmti10",)  # since matplotlib 3.11, which needs Python 3.11; glyphs drawn without it are not the published ones
+RECENT = (
+    "cmti10",
+)  # since matplotlib 3.11, which needs Python 3.11; glyphs drawn without it are not the published ones
 ASCII_WORDS = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
