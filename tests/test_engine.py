@@ -175,7 +175,7 @@ DOTS = [n for n in losses.names() if getattr(make(n), "measure", None) == "dot"]
 RAW: dict[str, dict[str, Any]] = {"npairs": {"l2": 0.0}}
 
 
-@pytest.mark.parametrize("name", [n for n in DOTS if "num_classes" not in losses.method(n).parameters])
+@pytest.mark.parametrize("name", [n for n in DOTS if "num_classes" not in losses.method(n).needs])
 def test_gradient_is_w_plus_its_transpose_times_x(name: str) -> None:
     x, labels = ZOO["unequal"]
     loss = pair_loss(name, normalize=False, **RAW.get(name, {}))
@@ -195,7 +195,7 @@ def test_gradients_against_references_are_w_times_them(name: str) -> None:
     loss = narrow(PairLoss, make(name, normalize=False, **RAW.get(name, {}))).double()
     given: tuple[Tensor, ...]
     x, refs = F.normalize(x).requires_grad_(), F.normalize(refs).requires_grad_()
-    if "num_classes" in losses.method(name).parameters:
+    if "num_classes" in losses.method(name).needs:
         refs, given = loss.get_parameter("proxies"), (x, labels)
     else:
         given = (x, labels, refs, ref_labels)

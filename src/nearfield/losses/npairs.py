@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Number, Weight
-from nearfield.losses.registry import Real, register
-from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp
+from nearfield.losses.registry import Claim, Real, register
+from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp, pick
 
 Degrees = Annotated[float, Field(gt=0, lt=90, description="Angles are in degrees.")]
 
@@ -35,6 +35,8 @@ def pair_up(labels: Tensor) -> Pairing:
 @register(
     "npairs",
     "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NeurIPS 2016",
+    year=2016,
+    claims=(Claim("cars196", "GoogLeNet", 71.1, "quoted in Unbiased Evaluation"),),
     space={"l2": Real(1e-5, 0.1, log=True)},
     presets={"proxy_anchor_authors": {"l2": 0.02}, "symmetric": {"symmetric": True}},
     plain={"method.params.l2": 0.0},
@@ -82,6 +84,8 @@ class NPairs(PairLoss):
 @register(
     "angular",
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017; Unbiased Evaluation Eqs. 4-5",
+    year=2017,
+    claims=(Claim("cars196", "", 71.3, "quoted in Unbiased Evaluation"),),
     space={"angle": Real(30.0, 60.0)},
     presets={
         "unbiased_evaluation": {"normalize": False, "l2": 5e-4},
@@ -121,12 +125,12 @@ class Angular(PairLoss):
         return pair_up(labels)
 
     def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-        a, p = super().combine(x, pairing)
+        a, p = pick(x, pairing.rows), pick(x, pairing.columns)
         offset = -2 * (1 + self.tan2) * (a * p).sum(1, keepdim=True)
         return torch.cat([4 * self.tan2 * (a + p), offset], 1), torch.cat([p, torch.ones_like(offset)], 1)
 
     def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
-        rows, columns, _ = pairing
+        rows, columns, *_ = pairing
         full[rows[:, None], columns] = 4 * self.tan2 * weights
         full[columns[:, None], columns] = 4 * self.tan2 * weights
         full[rows, columns] -= 2 * (1 + self.tan2) * weights.sum(1)
@@ -143,6 +147,7 @@ class Angular(PairLoss):
 @register(
     "npairs_angular",
     "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017, Eq. 8",
+    year=2017,
     space={"angle": Real(30.0, 60.0), "lam": Real(0.1, 10.0, log=True)},
     plain={"method.params.l2": 0.0},
     sampler="npairs",

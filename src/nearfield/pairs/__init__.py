@@ -8,6 +8,7 @@ the block. Nothing of size N x N exists.
 
 To write a loss, read `contract`; what is below it is for work on the engine. Each module imports only from those below:
 
+    mixing      virtual items that are sums of two
     mining      which pairs of a block a loss gets to see
     contract    Block, Weighted, PairLoss: what a loss sees and returns, and the arithmetic it is written with
     stream      value and gradient in one sweep, as one operation of autograd; pair_weights
@@ -32,6 +33,7 @@ from nearfield.pairs.contract import (
     is_real,
     log_mask,
     log_sum_exp,
+    rounding,
 )
 from nearfield.pairs.layout import integers, pick
 from nearfield.pairs.measures import BLOCK_ENTRIES, finite, over_distance
@@ -63,4 +65,5 @@ __all__ = [
     "over_distance",
     "pair_weights",
     "pick",
+    "rounding",
 ]

@@ -32,6 +32,7 @@ class BlockIndex(NamedTuple):
     pos_index: Tensor  # (B, P) columns of the positives; padding points at column N
     own_index: Tensor  # (B, P + 2) columns that are not negatives: the positives, the query itself, column N
     padding: Tensor | None  # (B, P) where `pos_index` is padding, if any is
+    itself: Tensor | None  # (B, P) where `pos_index` is the query itself, for losses that show it
     unusable: Tensor | None  # (B,) queries that lack what the loss needs, if any does
     num_pos: Tensor  # (B,)
     num_neg: Tensor  # (B,)
@@ -64,8 +65,8 @@ class BlockResult(NamedTuple):
 
 def sweep(
     loss: PairLoss, layout: Layout, q: Tensor, r: Tensor, norms: Tensor
-) -> Iterator[tuple[slice, Tensor, Lengths, BlockIndex]]:
-    """For each block of rows: its slice, u (B, N + 1) as its measure needs it, `Lengths`, `BlockIndex`.
+) -> Iterator[tuple[slice, Tensor, Lengths]]:
+    """For each block of rows: its slice, u (B, N + 1) as its measure needs it, `Lengths`.
 
     `norms` (M,) are those of the queries as they were given, for losses with `row_norms`.
     """
@@ -88,18 +89,20 @@ def sweep(
             lengths = Lengths(row_sq, column_sq, norms[at])
         if shard is not None and layout.split == "gathered":
             u = shard.gather(u)
-        yield at, u, lengths, _index(loss, layout, at, q)
+        yield at, u, lengths
 
 
-def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
+def index_of(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
+    """Which columns the loss sees as positives of the queries of a block."""
     start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
     split = layout.split == "columns"
     longest = layout.shard.each if layout.shard and split else int((stop - start).max())
     padding_column, order = len(layout.columns), np.arange(at.start, at.stop)
     own_index = start + np.arange(longest + 1)
     pos_index = own_index[:, :longest]
-    if layout.own:  # step over the query itself
+    if layout.own and not loss.shows_self:  # step over the query itself
         pos_index = pos_index[:, :-1] + (pos_index[:, :-1] >= order[:, None])
+    itself = pos_index == order[:, None] if layout.own and loss.shows_self else None
     padding = pos_index >= stop
     num_pos, num_neg = layout.num_pos[at], layout.num_neg[at]
     lacking = unusable(loss, num_pos, num_neg)
@@ -107,6 +110,7 @@ def _index(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockInde
         to_tensor(np.where(padding, padding_column, pos_index), like),
         to_tensor(np.where(own_index >= stop, padding_column, own_index), like),
         to_tensor(padding, like) if split or padding.any() else None,
+        None if itself is None else to_tensor(itself, like),
         to_tensor(lacking, like) if lacking.any() else None,
         to_tensor(num_pos, like).to(like.dtype),
         to_tensor(num_neg, like).to(like.dtype),
@@ -144,6 +148,7 @@ def show(loss: PairLoss, dim: int, u: Tensor, lengths: Lengths, index: BlockInde
         loss.measure,
         lengths.given,
         columns=SPLIT if index.split else WHOLE,
+        itself=index.itself,
     )
     return block if loss.miner is None else loss.miner(block)
 

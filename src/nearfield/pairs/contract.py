@@ -56,6 +56,7 @@ class Block:
     measure: str  # what `pos` and `neg` hold
     norms: Tensor  # (B,) of the queries as they were given, before they were normalised; for losses with `row_norms`
     columns: Columns = WHOLE  # combines sums and maxima over `neg` where its columns are split over processes
+    itself: Tensor | None = None  # (B, P) where `pos` is the query itself, for losses with `shows_self`
 
     @property
     def pos_mask(self) -> Tensor:
@@ -90,7 +91,7 @@ class Held(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """Which rows of a batch are queries and which are references, or stand for references made of several rows.
+    """Which rows of a batch are queries and which are references, or stand for vectors made of several rows.
 
     All indices are on the CPU, as the labels are.
     """
@@ -98,6 +99,8 @@ class Pairing(NamedTuple):
     rows: Tensor  # (M,)
     columns: Tensor  # (N,)
     member: Tensor | None = None  # of each row of the batch, the reference that it is part of, or -1
+    partner: Tensor | None = None  # (M,) of queries that are sums of two rows, the second: see `mixing`
+    share: Tensor | None = None  # (M,) what the first row contributes to the sum, in float64
 
 
 Miner = Callable[[Block], Block]
@@ -124,7 +127,8 @@ class PairLoss(nn.Module):
     normalized: ClassVar[bool] = True  # whether the method compares unit vectors
     needs: ClassVar[Literal["both", "positive", "nothing"]] = "both"  # what a query must have to count
     constant_weights: ClassVar[bool] = False  # whether some weights are constants by definition: W is no derivative
-    own_batch: ClassVar[bool] = False  # whether the method has no meaning for other references
+    own_batch: bool = False  # whether the method has no meaning for other references
+    shows_self: bool = False  # whether a query of a batch is among its own positives, uncounted in `num_pos`
     combines_columns: ClassVar[bool] = False  # whether `weigh` reduces over `neg` by `block.columns` and not else
     row_norms: ClassVar[bool] = False  # whether it also depends on the norms of the queries, `Block.norms`
     block_type: ClassVar[type[Block]] = Block  # what the engine makes for `weigh` and `survey`
@@ -181,8 +185,12 @@ class PairLoss(nn.Module):
         """Which rows of a batch are queries and which are references; None (the default) if all are both."""
         return None
 
-    def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-        """Query and reference vectors of a batch with a `pairing`."""
+    def parts(self) -> tuple[PairLoss, ...]:
+        """The losses that this one is the sum of: those that compare alike share a sweep over the blocks."""
+        return (self,)
+
+    def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor | None]:
+        """Query and reference vectors of a batch with a `pairing`; None if the queries are the references."""
         return pick(x, pairing.rows), pick(x, pairing.columns)
 
     def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
@@ -210,6 +218,11 @@ class PairLoss(nn.Module):
         NaN if any vector contains NaN or infinity. Leave labels on the CPU, even if embeddings are on an accelerator:
         then no loss waits for it, except those whose description names a synchronisation.
         """
+        parts = self.parts()
+        if len(parts) > 1 and not _compare_alike(parts):
+            each: list[Tensor] = [part(queries, labels, references, reference_labels) for part in parts]
+            self.last = min((part.last for part in parts), key=lambda last: last["unusable_anchors"])
+            return functools.reduce(torch.add, each)
         swaps = (False, True) if self.symmetric and references is None else (False,)
         given = (queries, labels, references, reference_labels)
         values = [self._value(arrange(self, *given, swapped)) for swapped in swaps]
@@ -223,6 +236,13 @@ class PairLoss(nn.Module):
         value = stream(self, compared)
         penalty = self.penalty(*compared.raw)
         return value if penalty is None else value + penalty
+
+
+def _compare_alike(parts: tuple[PairLoss, ...]) -> bool:
+    """Whether losses compare the same vectors by one measure, and nothing of their own, so that a sweep serves all."""
+    kinds = {(part.measure, part.normalize) for part in parts}
+    own = [getattr(type(part), name) for part in parts for name in ("held", "pairing", "penalty")]
+    return len(kinds) == 1 and {*own} <= {PairLoss.held, PairLoss.pairing, PairLoss.penalty}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -261,6 +281,11 @@ def log_sum_exp(*sides: Tensor, one: bool = False, columns: Columns = WHOLE) -> 
 def log_mask(mask: Tensor) -> Tensor:
     """The logarithm of ones and zeros: 0 and -inf, without the cost of a logarithm of 0."""
     return mask.reciprocal().neg_().add_(1)
+
+
+def rounding(s: Tensor) -> Tensor:
+    """By how much equal similarities may differ: comparisons that decide something discrete treat this as a tie."""
+    return s.abs().clamp_(min=1.0).mul_(64 * torch.finfo(s.dtype).eps)
 
 
 def is_real(x: Tensor) -> Tensor:

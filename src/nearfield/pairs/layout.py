@@ -85,12 +85,13 @@ def arrange(
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         pairing = pairing._replace(rows=pairing.columns, columns=pairing.rows) if swapped else pairing
-        rows, columns, _ = pairing
+        rows, columns, *_ = pairing
         wide = queries.to(compared_dtype(queries))
         raw_queries, raw_references = pick(queries, rows), pick(queries, columns)
         combined, references = loss.combine(_normalized(loss, wide)[0], pairing)
         queries = combined + poison(queries)  # NaN too where only a row that is in no pair is not finite
-        labels, reference_labels = labels[rows], labels[columns]
+        reference_labels = None if references is None else labels[columns]
+        labels = labels[rows]
     layout = layout or _layout(_sorted(labels), None if reference_labels is None else _sorted(reference_labels))
     usable = ~unusable(loss, layout.num_pos, layout.num_neg)
     anchors, used = len(usable), int(np.count_nonzero(usable))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import NearfieldError
-from nearfield.pairs.blocks import BlockResult, show, show_and_weigh, sweep, weigh
+from nearfield.pairs.blocks import BlockResult, index_of, show, show_and_weigh, sweep, weigh
 from nearfield.pairs.checks import no_vmap, poison
 from nearfield.pairs.layout import Compared, Layout, Vectors, arrange, prepare, prepare_backward, to_tensor
 from nearfield.pairs.measures import MEASURES
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 def stream(loss: PairLoss, compared: Compared) -> Tensor:
     """The value of a loss, without its penalty, as one differentiable operation; a 0-dim tensor."""
-    inputs = (compared.queries, compared.references, *loss.pair_parameters())
+    parameters = [p for part in loss.parts() for p in part.pair_parameters()]
+    inputs = (compared.queries, compared.references, *parameters)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     plan = Plan(loss, compared.layout, compared.pairing is not None, needs_grad)
     return cast(Tensor, _Stream.apply(plan, *inputs)[0])  # type: ignore[no-untyped-call]
@@ -43,26 +44,46 @@ def _compiled(kind: str) -> Callable[..., BlockResult]:
     return torch.compile(copy, dynamic=True)
 
 
-def _results(loss: PairLoss, layout: Layout, sides: Sides) -> Iterator[tuple[slice, BlockResult]]:
+def _results(loss: PairLoss, layout: Layout, sides: Sides) -> Iterator[tuple[slice, list[BlockResult]]]:
+    """For each block of rows what each part of the loss makes of it."""
     q, r, norms = sides.q, sides.r, sides.by_row.given
-    survey = q.new_empty(0)
-    if loss.surveys:
-        parts = []
-        for swept in sweep(loss, layout, q, r, norms):
-            at, u, lengths, index = swept
-            block = show(loss, q.shape[1], u, lengths, index, survey)
-            parts.append(loss.survey(block))
-        survey = loss.gather_survey(parts)
-        if len(parts) == 1:  # a single block need not be made again
-            yield at, weigh(loss, replace(block, survey=survey), lengths, index)
+    parts, dim = loss.parts(), q.shape[1]
+    surveys = [q.new_empty(0)] * len(parts)
+    if any(part.surveys for part in parts):
+        found: list[list[Tensor]] = [[] for _ in parts]
+        for at, u, lengths in sweep(loss, layout, q, r, norms):
+            alone = at.stop - at.start == len(q)  # a single block need not be made again
+            indices = [index_of(part, layout, at, q) for part in parts]
+            blocks = [
+                show(part, dim, _own(u, parts), lengths, index, surveys[0]) if part.surveys or alone else None
+                for part, index in zip(parts, indices, strict=True)
+            ]
+            for part, block, seen in zip(parts, blocks, found, strict=True):
+                if part.surveys and block is not None:
+                    seen.append(part.survey(block))
+        surveys = [
+            part.gather_survey(seen) if seen else q.new_empty(0) for part, seen in zip(parts, found, strict=True)
+        ]
+        if alone:
+            shown = [replace(block, survey=survey) for block, survey in zip(blocks, surveys, strict=True) if block]
+            given = zip(parts, shown, indices, strict=True)
+            yield at, [weigh(part, block, lengths, index) for part, block, index in given]
             return
-    result = _compiled(type(loss).__qualname__) if loss.compiled and not layout.split else show_and_weigh
-    for at, u, lengths, index in sweep(loss, layout, q, r, norms):
-        found = result(loss, q.shape[1], u, lengths, index, survey)
-        if layout.shard is not None and layout.split == "gathered":  # every process has weighed all columns
-            share = found.row_grad / len(layout.shard.sizes)
-            found = found._replace(weights=layout.shard.keep(found.weights), row_grad=share)
-        yield at, found
+    for at, u, lengths in sweep(loss, layout, q, r, norms):
+        results = []
+        for part, survey in zip(parts, surveys, strict=True):
+            result = _compiled(type(part).__qualname__) if part.compiled and not layout.split else show_and_weigh
+            weighed = result(part, dim, _own(u, parts), lengths, index_of(part, layout, at, q), survey)
+            if layout.shard is not None and layout.split == "gathered":  # every process has weighed all columns
+                share = weighed.row_grad / len(layout.shard.sizes)
+                weighed = weighed._replace(weights=layout.shard.keep(weighed.weights), row_grad=share)
+            results.append(weighed)
+        yield at, results
+
+
+def _own(u: Tensor, parts: Sequence[PairLoss]) -> Tensor:
+    """Entries that a part may overwrite: a copy if there are other parts."""
+    return u if len(parts) == 1 else u.clone()
 
 
 class Sides(NamedTuple):
@@ -107,26 +128,28 @@ class _Stream(torch.autograd.Function):
     @staticmethod
     def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
         loss, layout, prepared, needs_grad = plan
-        queries, references, *parameters = inputs
-        if loss.training:
-            loss.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
+        queries, references, *_ = inputs
+        for part in loss.parts():
+            if part.training:
+                part.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
         with torch.autocast(queries.device.type, enabled=False):
             sides = _sides(loss, layout, prepared, queries, references)
             if loss.training and loss.row_norms:
                 loss.observe(sides.by_row.given)
-            sums = _sums(loss, layout, sides, [torch.zeros_like(p) for p in parameters], needs_grad)
-            divisor = sums.terms.clamp_(min=1) + sides.poison
-            value, grads = sums.value / divisor, [grad / divisor for grad in sums.params]
+            totals = _totals(loss, layout, sides, needs_grad)
+            value = functools.reduce(torch.add, [total.value for total in totals])
+            grads = [grad for total in totals for grad in total.params]
             if not needs_grad:
                 return value, None, None, *grads
-            by_row, by_column, grad_q, grad_r = sides.by_row, sides.by_column, sums.grad_q, sums.grad_r
-            norm_grad = sums.norm_grad / divisor
+            grad_q, grad_r, norm_grad = (
+                functools.reduce(torch.add, side) for side in zip(*(t[2:] for t in totals), strict=True)
+            )
+            by_row, by_column = sides.by_row, sides.by_column
             if by_column is None or references is None:
-                grad_q = grad_q.add_(grad_r).div_(divisor)
-                grad_q = prepare_backward(loss, grad_q, norm_grad, by_row, layout.rows)
+                grad_q = prepare_backward(loss, grad_q.add_(grad_r), norm_grad, by_row, layout.rows)
                 return value, grad_q.to(queries.dtype), None, *grads
-            grad_q = prepare_backward(loss, grad_q.div_(divisor), norm_grad, by_row, layout.rows)
-            grad_r = prepare_backward(loss, grad_r.div_(divisor), norm_grad[:0], by_column, layout.columns)
+            grad_q = prepare_backward(loss, grad_q, norm_grad, by_row, layout.rows)
+            grad_r = prepare_backward(loss, grad_r, norm_grad[:0], by_column, layout.columns)
             return value, grad_q.to(queries.dtype), grad_r.to(references.dtype), *grads
 
     @staticmethod
@@ -154,45 +177,66 @@ class _Stream(torch.autograd.Function):
         return None, *scaled
 
 
-class Sums(NamedTuple):
-    """What the blocks add up to, before division by the divisor."""
+class Total(NamedTuple):
+    """Value and gradients of one part of a loss."""
 
     value: Tensor  # ()
-    terms: Tensor  # ()
     params: list[Tensor]
     grad_q: Tensor  # (M, D); nothing in it unless gradients are needed
     grad_r: Tensor  # (N, D)
     norm_grad: Tensor  # (M,) with respect to the norms of the queries as given; empty if the loss does not need them
 
 
-def _sums(loss: PairLoss, layout: Layout, sides: Sides, params: list[Tensor], needs_grad: bool) -> Sums:
-    """Sweep over the blocks, and over the processes if vectors of the loss are split over them."""
-    q, r = sides.q, sides.r
-    squared = MEASURES[loss.measure].squared
-    value, terms = q.new_zeros(()), q.new_zeros(())
-    grad_q, grad_r, column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
-    norm_grad = torch.zeros_like(sides.by_row.given)
-    for at, result in _results(loss, layout, sides):
-        value += result.value
-        terms += result.terms
+class Sums:
+    """What the blocks add up to for one part of a loss, which has its own divisor."""
+
+    def __init__(self, part: PairLoss, sides: Sides) -> None:
+        q, r = sides.q, sides.r
+        self.norm_grad = torch.zeros_like(sides.by_row.given)
+        self.q, self.r, self.squared = q, r, MEASURES[part.measure].squared
+        self.value, self.terms = q.new_zeros(()), q.new_zeros(())
+        self.params = [torch.zeros_like(p) for p in part.pair_parameters()]
+        self.grad_q, self.grad_r, self.column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
+
+    def add(self, at: slice, result: BlockResult, needs_grad: bool) -> None:
+        """Add a block."""
+        self.value += result.value
+        self.terms += result.terms
         if not needs_grad:
-            continue
-        torch.mm(result.weights, r, out=grad_q[at])
-        grad_r.addmm_(result.weights.T, q[at])
-        if squared:
-            grad_q[at] += result.row_grad * q[at]
+            return
+        torch.mm(result.weights, self.r, out=self.grad_q[at])
+        self.grad_r.addmm_(result.weights.T, self.q[at])
+        if self.squared:
+            self.grad_q[at] += result.row_grad * self.q[at]
             by_column = -result.weights.sum(0) if result.column_grad is None else result.column_grad
-            column_grad += by_column[:, None]
+            self.column_grad += by_column[:, None]
         if result.norms is not None:
-            norm_grad[at] = result.norms
-        for grad, part in zip(params, result.params, strict=True):
+            self.norm_grad[at] = result.norms
+        for grad, part in zip(self.params, result.params, strict=True):
             grad += part
-    grad_r = (grad_r.addcmul_(column_grad, r) if squared else grad_r)[:-1]
-    if layout.split == "rows":  # every process had its own rows
-        value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
-    if needs_grad and layout.split:  # the other side is the batch, which all processes share
-        SPLIT.total(grad_r if layout.split == "rows" else grad_q)
-    return Sums(value, terms, params, grad_q, grad_r, norm_grad)
+
+    def total(self, layout: Layout, poison: Tensor, needs_grad: bool) -> Total:
+        """All blocks, of all processes if vectors of the loss are split over them, divided by the divisor."""
+        value, terms, params, grad_q = self.value, self.terms, self.params, self.grad_q
+        grad_r = (self.grad_r.addcmul_(self.column_grad, self.r) if self.squared else self.grad_r)[:-1]
+        if layout.split == "rows":  # every process had its own rows
+            value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
+        if needs_grad and layout.split:  # the other side is the batch, which all processes share
+            SPLIT.total(grad_r if layout.split == "rows" else grad_q)
+        divisor = terms.clamp_(min=1) + poison
+        if needs_grad:
+            grad_q.div_(divisor)
+            grad_r.div_(divisor)
+        return Total(value / divisor, [grad / divisor for grad in params], grad_q, grad_r, self.norm_grad / divisor)
+
+
+def _totals(loss: PairLoss, layout: Layout, sides: Sides, needs_grad: bool) -> list[Total]:
+    """Sweep over the blocks: the result of each part of the loss."""
+    sums = [Sums(part, sides) for part in loss.parts()]
+    for at, results in _results(loss, layout, sides):
+        for part, result in zip(sums, results, strict=True):
+            part.add(at, result, needs_grad)
+    return [part.total(layout, sides.poison, needs_grad) for part in sums]
 
 
 def _scale(grad_value: Tensor, gradient: Tensor, _: Tensor) -> Tensor:
@@ -233,6 +277,10 @@ def pair_weights(
     processes, those of this process), or the embeddings again. Of losses that compare embeddings and proxies with each
     other, both are rows and columns, the embeddings first.
     """
+    parts = loss.parts()
+    if len(parts) > 1:
+        each = [pair_weights(part, embeddings, labels, references, reference_labels) for part in parts]
+        return functools.reduce(torch.add, each)
     swaps = (False, True) if loss.symmetric and references is None else (False,)
     found = [_weights(loss, embeddings, labels, references, reference_labels, swapped) for swapped in swaps]
     return found[0] if len(found) == 1 else (found[0] + found[1]) / 2
@@ -255,7 +303,7 @@ def _weights(
         q, r = sides.q, sides.r
         w, terms = q.new_zeros(len(q), len(r) - 1), q.new_zeros(())
         rows, columns = layout.rows, layout.columns[: w.shape[1]]
-        for at, result in _results(loss, layout, sides):
+        for at, (result,) in _results(loss, layout, sides):
             w[to_tensor(rows[at, None], w), to_tensor(columns, w)] = result.weights[:, :-1]
             terms += result.terms
         terms = SPLIT.total(terms) if layout.split == "rows" else terms
