@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -732,6 +733,211 @@ def smooth_ap(pairs: Pairs, temperature: float = 0.01) -> Tensor:
     return pairs.zero() + 1 - torch.stack(scores).mean() if scores else pairs.zero()
 
 
+# ------------------------------------------------------------------------------------ ranks, bounds and thresholds
+
+
+def recall_at_k(
+    pairs: Pairs,
+    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
+    tau1: float = 0.01,
+    tau2: float = 1.0,
+    count_query: bool = False,
+) -> Tensor:
+    """Mean over queries that have a positive of 1 - mean_k min(sum_p h_kp, k) / min(k, |P_i|).
+
+    h_kp = sigmoid((k - r_p) / tau2), r_p = 1 + sum_{z != p} sigmoid((S_iz - S_ip) / tau1); with `count_query`, z = i
+    too.
+    """
+    total, queries = pairs.zero(), 0
+    for i in pairs.rows:
+        pos = pairs.positives(i)
+        ranked = [*pairs.others(i), *([i] if count_query and pairs.same else [])]
+        if not pos:
+            continue
+        queries += 1
+        ranks = [
+            1 + torch.sigmoid((pairs.s[i, [z for z in ranked if z != p]] - pairs.s[i, p]) / tau1).sum() for p in pos
+        ]
+        for k in ks:
+            found = torch.sigmoid((k - torch.stack(ranks)) / tau2).sum()
+            total = total + (1 - torch.minimum(found, pairs.zero() + k) / min(k, len(pos))) / len(ks)
+    return total / max(queries, 1)
+
+
+def bound_above(d: Tensor, tau: float, rho: float, delta: float, start: float, offset: float | None) -> Tensor:
+    """h-(d) of SupAP; continuous at delta without an offset."""
+    step = torch.sigmoid(d / tau)
+    reached = start + 1 / (1 + math.exp(-delta / tau)) if offset is None else offset
+    return torch.where(d <= 0, step, torch.where(d <= delta, start + step, rho * (d - delta) + reached))
+
+
+def sup_ap(
+    pairs: Pairs,
+    tau: float = 0.01,
+    rho: float = 100.0,
+    delta: float = 0.05,
+    start: float = 0.5,
+    offset: float | None = None,
+    count_query: bool = False,
+) -> Tensor:
+    """1 - mean of AP_i over queries that have a positive; AP_i = mean over p of A_p / (A_p + sum_j h-(S_ij - S_ip)).
+
+    A_p = number of positives k with S_ik >= S_ip, p among them; with `count_query` the query is a positive too.
+    """
+    scores = []
+    for i in pairs.rows:
+        pos, neg = pairs.positives(i), pairs.negatives(i)
+        if not pos:
+            continue
+        pos = [*pos, *([i] if count_query and pairs.same else [])]
+        precisions = []
+        for p in pos:
+            among = (pairs.s[i, pos] >= pairs.s[i, p]).sum()
+            above = bound_above(pairs.s[i, neg] - pairs.s[i, p], tau, rho, delta, start, offset).sum()
+            precisions.append(among / (among + above))
+        scores.append(torch.stack(precisions).mean())
+    return pairs.zero() + 1 - torch.stack(scores).mean() if scores else pairs.zero()
+
+
+def beyond_margins(pairs: Pairs, pos_margin: float, neg_margin: float) -> tuple[Tensor, Tensor]:
+    """Mean over the positives with S < m+ of m+ - S, and mean over the negatives with S > m- of S - m-."""
+    low = [hinge(pos_margin - pairs.s[i, pairs.positives(i)]) for i in pairs.rows]
+    high = [hinge(pairs.s[i, pairs.negatives(i)] - neg_margin) for i in pairs.rows]
+    return active_mean(pairs.zero(), low), active_mean(pairs.zero(), high)
+
+
+def roadmap(
+    pairs: Pairs, pos_margin: float = 0.9, neg_margin: float = 0.6, calibration: float = 1.0, **bound: Any
+) -> Tensor:
+    """SupAP + calibration (the mean of low positives + the mean of high negatives)."""
+    low, high = beyond_margins(pairs, pos_margin, neg_margin)
+    return sup_ap(pairs, **bound) + calibration * (low + high)
+
+
+def tcm(
+    pairs: Pairs,
+    base: str = "multi_similarity",
+    pos_margin: float = 0.9,
+    neg_margin: float = 0.5,
+    base_params: dict[str, Any] | None = None,
+    pos_weight: float = 1.0,
+    neg_weight: float = 1.0,
+) -> Tensor:
+    """The base + pos_weight times the mean of low positives + neg_weight times the mean of high negatives."""
+    low, high = beyond_margins(pairs, pos_margin, neg_margin)
+    return REFERENCE[base](pairs, **(base_params or {})) + pos_weight * low + neg_weight * high
+
+
+# ------------------------------------------------------------------------------------ sigmoid, easy positives, DCL
+
+
+def sigmoid(pairs: Pairs, t: float = 10.0, b: float = -10.0) -> Tensor:
+    """-1/M sum_i { sum_{P_i} log sigmoid(t S + b) + sum_{N_i} log sigmoid(-(t S + b)) }."""
+    total = pairs.zero()
+    for i in pairs.rows:
+        total = total + softplus(-(t * pairs.s[i, pairs.positives(i)] + b)).sum()
+        total = total + softplus(t * pairs.s[i, pairs.negatives(i)] + b).sum()
+    return total / len(pairs.rows)
+
+
+def largest(s: Tensor) -> Tensor:
+    """The largest entry, -inf of none; equal ones share its derivative."""
+    return s.amax() if len(s) else torch.tensor(-math.inf, dtype=s.dtype)
+
+
+def easy_and_hard(pairs: Pairs, i: int, semihard: bool, least: float | None) -> tuple[Tensor, Tensor]:
+    """The largest S of a positive, and of a negative; with `semihard` of a negative that is not above it.
+
+    With `least`, positives above 0.9999 do not count, and whatever is not above `least` is -inf.
+    """
+    s_pos, s_neg = pairs.s[i, pairs.positives(i)], pairs.s[i, pairs.negatives(i)]
+    if least is not None:
+        s_pos = s_pos[s_pos <= 0.9999]
+    p = largest(s_pos)
+    n = largest(s_neg[s_neg <= p] if semihard else s_neg)
+    floor = -math.inf if least is None else least
+    return tuple(s if s > floor else torch.tensor(-math.inf, dtype=s.dtype) for s in (p, n))  # type: ignore[return-value]
+
+
+def epshn(pairs: Pairs, temperature: float = 0.1, mining: str = "semihard", released: bool = False) -> Tensor:
+    """Mean over the queries that have both of log(1 + e^((s_n - s_p) / T))."""
+    total, used = pairs.zero(), 0
+    for i in pairs.rows:
+        p, n = easy_and_hard(pairs, i, mining == "semihard", 0.0 if released else None)
+        if p > -math.inf and n > -math.inf:
+            total, used = total + softplus((n - p) / temperature), used + 1
+    return total / max(used, 1)
+
+
+def sct(
+    pairs: Pairs, lam: float = 1.0, threshold: float = 0.8, temperature: float = 0.1, released: bool = False
+) -> Tensor:
+    """Mean over the queries that have both of lam s_n if s_n > s_p or s_n > threshold, else log(1 + e^(...))."""
+    total, used = pairs.zero(), 0
+    for i in pairs.rows:
+        p, n = easy_and_hard(pairs, i, semihard=False, least=-1.0 if released else None)
+        if p == -math.inf or n == -math.inf:
+            continue
+        used += 1
+        if n > p or n > threshold:
+            total = total + lam * n
+        elif not (released and n == p):
+            total = total + softplus((n - p) / temperature)
+    return total / max(used, 1)
+
+
+def dcl(pairs: Pairs, temperature: float = 0.1) -> Tensor:
+    """Mean over ordered positive pairs of -S_ip / T + LSE_{N_i}(S / T), where there are negatives."""
+    total, positive_pairs = pairs.zero(), 0
+    for i in pairs.rows:
+        neg = pairs.negatives(i)
+        for p in pairs.positives(i) if neg else []:
+            total = total - pairs.s[i, p] / temperature + lse(pairs.s[i, neg] / temperature)
+            positive_pairs += 1
+    return total / max(positive_pairs, 1)
+
+
+def tuplet_margin(pairs: Pairs, scale: float = 64.0, angle: float = 5.73) -> Tensor:
+    """Mean over ordered positive pairs of log(1 + sum_{N_i} e^(scale (S_in - cos(theta_ip - angle)))).
+
+    cos(theta - a) = S cos a + sin(theta) sin a; the derivative of sin(theta) is -S / max(sin(theta), 1e-3), and 0 at 0.
+    """
+    turn, total, positive_pairs = math.radians(angle), pairs.zero(), 0
+    for i in pairs.rows:
+        neg = pairs.negatives(i)
+        for p in pairs.positives(i) if neg else []:
+            cos = pairs.s[i, p]
+            sin = (1 - cos.detach() ** 2).clamp(min=0).sqrt()
+            sin = torch.where(sin**2 < 64 * torch.finfo(torch.float64).eps, 0.0, sin)
+            slope = -cos.detach() / sin.clamp(min=1e-3) * sin.sign()
+            turned = cos * math.cos(turn) + (sin + slope * (cos - cos.detach())) * math.sin(turn)
+            total = total + lse_plus(scale * (pairs.s[i, neg] - turned))
+            positive_pairs += 1
+    return total / max(positive_pairs, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------- prefixes
+
+
+def matryoshka(
+    x: Tensor,
+    labels: Tensor,
+    refs: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    base: str = "multi_similarity",
+    dims: tuple[int, ...] = (8,),
+    base_params: dict[str, Any] | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Sum or mean over d of the base on the first d dims, normalised again if the base compares unit vectors."""
+    total = (x * 0.0).sum()
+    for d in dims:
+        cut = None if refs is None else refs[:, :d]
+        pairs = pairs_of(x[:, :d], labels, cut, ref_labels, normalize=NORMALIZE[base])
+        total = total + REFERENCE[base](pairs, **(base_params or {}))
+    return total / len(dims) if reduction == "mean" else total
+
+
 # ------------------------------------------------------------------------------------------------------- registry
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {
@@ -754,11 +960,22 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "nt_xent": nt_xent,
     "circle": circle,
     "smooth_ap": smooth_ap,
+    "recall_at_k": recall_at_k,
+    "sup_ap": sup_ap,
+    "roadmap": roadmap,
+    "tcm": tcm,
+    "sigmoid": sigmoid,
+    "epshn": epshn,
+    "sct": sct,
+    "dcl": dcl,
+    "sincere": nt_xent,
+    "tuplet_margin": tuplet_margin,
 }
 
 REFERENCE_OF_X: dict[str, Callable[..., Tensor]] = {
     "npairs_angular": npairs_angular,
     "snr": snr,
+    "matryoshka": matryoshka,
     "hyperbolic": hyperbolic,
 }
 

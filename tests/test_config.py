@@ -60,7 +60,7 @@ def test_values_are_frozen() -> None:
         ("model=conv", r"model must be a table; got 'conv'\."),
         ("model.backbone=con", r"model\.backbone must be one of .* or timm:NAME; got 'con', did you mean 'conv'\?"),
         ("select_by=accuracy", r"select_by must be 'map@r'.*; got 'accuracy'\."),
-        ("method.params.alpha=[1]", r"method\.params\.alpha must be a finite number, .*; got \[1\]\."),
+        ("method.params.alpha=[[1]]", r"method\.params\.alpha must be a finite number, .*; got \[\[1\]\]\."),
         ("seed", r"--set must be KEY=VALUE, for example optimizer\.lr=0\.001; got 'seed'"),
         ("seed.x.y=1", r"seed must be a valid integer; got \{'x'"),
         ("data.split_seed=-1", r"data\.split_seed must be greater than or equal to 0; got -1\."),

@@ -46,6 +46,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "margin nearest": ("margin", {"upper": 0.0, "fallback": "nearest"}),
     "multi_similarity weighting": ("multi_similarity", {"mine": False}),
     "npairs without penalty": ("npairs", {"l2": 0.0}),
+    "recall_at_k with the query": ("recall_at_k", {"count_query": True, "tau1": 0.1}),
+    "recall_at_k simix": ("recall_at_k", {"simix": True, "tau1": 0.1}),
+    "sup_ap with the query": ("sup_ap", {"count_query": True, "tau": 0.1}),
+    "tcm of triplets": ("tcm", {"base": "triplet"}),
+    "tcm of roadmap": ("tcm", {"base": "roadmap", "base_params": {"tau": 0.1}}),
+    "tcm of proxies": ("tcm", {"base": "proxy_anchor", "num_classes": C, "dim": D}),
+    "epshn hard": ("epshn", {"mining": "hard"}),
+    "matryoshka of prefixes": ("matryoshka", {"dims": (3, 5, D)}),
+    "matryoshka of tcm": ("matryoshka", {"base": "tcm", "dims": (4, D), "base_params": {"base": "sup_ap"}}),
+    "matryoshka of proxies": ("matryoshka", {"base": "soft_triple", "dims": (4, D), "num_classes": C, "dim": D}),
     "npairs symmetric": ("npairs", {"symmetric": True}),
     "angular symmetric": ("angular", {"symmetric": True}),
     "snr of unit vectors": ("snr", {"normalize": True, "reg": 0.1}),
@@ -62,6 +72,7 @@ DRAWS = {  # draws depend on the row and on the order of the columns, or on the 
     "margin by class",
     "triplet random",
     "proxy_synthesis",
+    "recall_at_k simix",
 }
 PAIRS_BY_ORDER = {  # 1st with 2nd, 3rd with 4th of a class; the first half of a class supports the second
     "npairs",
@@ -106,7 +117,8 @@ def make(member: str, **options: Any) -> nn.Module:
 
 
 def has_proxies(member: str) -> bool:
-    return "num_classes" in {k for k, p in losses.method(MEMBERS[member][0]).parameters.items() if p.default is p.empty}
+    name, params = MEMBERS[member]
+    return "num_classes" in losses.method(params.get("base", name)).needs
 
 
 def run(loss: Callable[..., Tensor], x: Tensor, labels: Tensor, *references: Tensor) -> tuple[Tensor, Tensor]:
@@ -348,17 +360,23 @@ def test_degenerate_batches_are_finite_and_have_a_graph(member: str) -> None:
             assert not bool(grad.any()), batch
 
 
-NEEDS_POSITIVE = {"nca", "supcon", "fastap", "smooth_ap"}
-NEEDS_NOTHING = {"contrastive", "snr", "binomial", "bin_lifted", "margin", "histogram"}
+NEEDS_POSITIVE = {"nca", "supcon", "fastap", "smooth_ap", "recall_at_k", "sup_ap"}
+NEEDS_NOTHING = {"contrastive", "snr", "binomial", "bin_lifted", "margin", "histogram", "roadmap", "tcm", "sigmoid"}
 NEEDS_BOTH = {
     "circle",
+    "dcl",
+    "epshn",
     "lifted",
     "lifted_generalized",
     "lifted_star",
+    "matryoshka",
     "multi_similarity",
     "nt_xent",
     "ranked_list",
+    "sct",
+    "sincere",
     "triplet",
+    "tuplet_margin",
 }
 
 
@@ -678,9 +696,7 @@ def test_not_finite_embeddings_are_refused_when_asked(member: str) -> None:
 PLAIN = [
     m
     for m in MEMBERS
-    if m != "hyperbolic two views"
-    and not has_proxies(m)
-    and getattr(losses.method(MEMBERS[m][0]).build, "own_batch", None) is False
+    if m != "hyperbolic two views" and not has_proxies(m) and getattr(make(m), "own_batch", None) is False
 ]
 WRONG_REFERENCES: dict[str, tuple[Any, Any, str]] = {
     "no labels": (X, None, "references.*without reference_labels"),

@@ -80,6 +80,20 @@ FORMS: dict[str, Case] = dict(
         case("multi_similarity", weight=False),
         case("nca", scale=5.0, reduction="mean"),
         case("bin_lifted", binomial_norm="mean"),
+        case("recall_at_k", tau1=0.3, ks=(1, 3)),
+        case("recall_at_k", tau1=0.1, tau2=0.5, count_query=True),
+        case("sup_ap", tau=0.2, rho=3.0, delta=0.3, start=0.7, offset=1.1, count_query=True),
+        case("roadmap", tau=0.1, calibration=0.5, pos_margin=0.5, neg_margin=-0.2),
+        case("tcm", base="roadmap", base_params={"tau": 0.1, "count_query": True}, pos_weight=0.5),
+        case("tcm", base="triplet", base_params={"margin": 0.3}, pos_margin=0.4, neg_margin=0.1, neg_weight=2.0),
+        case("tcm", base="contrastive", base_params={"form": "hinge"}),
+        case("sigmoid", t=3.0, b=-1.0),
+        case("epshn", mining="hard"),
+        case("epshn", released=True, temperature=0.5),
+        case("sct", released=True),
+        case("sct", lam=0.3, threshold=0.4, temperature=0.5),
+        case("dcl", temperature=0.5),
+        case("tuplet_margin", scale=4.0, angle=30.0),
     ]
 )
 SETTINGS: dict[str, Case] = dict(
@@ -118,7 +132,7 @@ PRESETS: dict[str, Case] = {
     f"{loss} {preset}": Case(loss, dict(params))
     for loss in REFERENCE
     for preset, params in losses.method(loss).presets.items()
-    if loss != "margin" and params.get("distance") != "snr"
+    if loss != "margin" and params.get("distance") != "snr" and not params.get("simix")
 }
 RAW_DOTS: dict[str, Case] = dict(
     case(loss, normalize=False) for loss in REFERENCE if NORMALIZE[loss] and loss not in ("margin", "angular")
@@ -211,7 +225,7 @@ def test_equals_reference_against_references(case: Case, batch: str) -> None:
 def test_every_pair_loss_is_compared() -> None:
     methods = [losses.method(name) for name in losses.names()]
     registered = {m.name for m in methods if m.within_batch and not m.by_cluster}
-    assert registered | {"npairs_angular"} == {*REFERENCE, *REFERENCE_OF_X}
+    assert registered | {"npairs_angular", "matryoshka"} == {*REFERENCE, *REFERENCE_OF_X}
 
 
 # ------------------------------------------------------------------------------------------------ triplets in bulk
@@ -574,6 +588,15 @@ ANY = (
     "nt_xent",
     "circle",
     "smooth_ap temperature=0.3",
+    "recall_at_k tau1=0.1 tau2=0.5 count_query=True",
+    "sup_ap tau=0.2 rho=3.0 delta=0.3 start=0.7 offset=1.1 count_query=True",
+    "roadmap",
+    "tcm",
+    "sigmoid",
+    "epshn",
+    "sct",
+    "dcl",
+    "tuplet_margin",
 )
 
 

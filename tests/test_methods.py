@@ -6,6 +6,7 @@ Axes: N items, D dims, C classes.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from decimal import Decimal
 from pathlib import Path
@@ -28,12 +29,11 @@ from nearfield.config import MethodConfig, ModelConfig, RunConfig
 from nearfield.errors import InputError
 from nearfield.losses.ensembles import DREML
 from nearfield.losses.parameters import LARGE, Rule, rules_of, validated
-from nearfield.losses.protocols import Counted, Idles
+from nearfield.losses.protocols import Counted, Idles, TakesReferences
 from nearfield.losses.proxies import ProxySoftmax
 from nearfield.losses.registry import Method, register
 from nearfield.losses.triplets import Triplet
 from nearfield.models import embed
-from nearfield.pairs import PairLoss
 from nearfield.training import build
 
 C, D, N = 6, 8, 24
@@ -56,6 +56,11 @@ def settings_of(method: Method) -> list[dict[str, Any]]:
         "dreml": [{"base": base} for base in ("triplet", "soft_triple", "margin")],
         "drml": [{"features": 12}, {"base": "npairs_angular"}, {"branches": 2, "base": "soft_triple"}],
         "soft_triple": [{"centers": 3}],
+        "tcm": [{"base": "proxy_anchor", "num_classes": C, "dim": D}, {"base": "sigmoid"}, {"base": "triplet"}],
+        "matryoshka": [
+            {"base": "soft_triple", "num_classes": C, "dim": D, "dims": (2, D)},
+            {"base": "tcm", "base_params": {"base": "sigmoid"}},
+        ],
     }
     found: list[dict[str, Any]] = [{}, *map(dict, method.presets.values()), *more.get(method.name, [])]
     sizes = [{"dim": p["members"] * min(C, p["meta_classes"])} if "members" in p else {} for p in found]
@@ -81,8 +86,8 @@ def test_the_record_agrees_with_the_loss(name: str) -> None:
     assert bool(method.members) == isinstance(loss, DREML)
     assert method.networks(losses.check_params(name, needed(name))) == getattr(loss, "members", 1)
     assert isinstance(loss, Counted)
-    if method.takes_references:
-        assert isinstance(loss, PairLoss)
+    if method.takes_references(losses.check_params(name, needed(name))):
+        assert isinstance(loss, TakesReferences)
         loss(X, LABELS, X.flip(0), LABELS.flip(0))
     assert set(method.table_params) <= set(method.parameters)
     assert not method.disagreement or method.similarities
@@ -391,3 +396,33 @@ def test_parameters_without_annotations_accept_anything() -> None:
 
     built = validated("anything")(Anything)([1], how=object)
     assert (built.what, built.how) == ([1], object)
+
+
+# ----------------------------------------------------------------------------------------------- published claims
+
+
+@each_method
+def test_a_record_has_its_year_and_its_claims(name: str) -> None:
+    method = losses.method(name)
+    assert 1990 <= method.year <= 2026
+    for claim in method.claims:
+        assert claim.dataset in {"cub", "cars196", "sop", "inshop", "vehicleid", "inaturalist"}
+        assert 20 < claim.r_at_1 < 100
+    assert len(set(method.claims)) == len(method.claims)
+
+
+def test_claims_are_printed_by_year(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "--table"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    order = [line.split("│")[2].split()[0] for line in lines if line.startswith("│") and line.split("│")[2].strip()]
+    assert order == [m.name for m in sorted(map(losses.method, losses.names()), key=lambda m: (m.year, m.name))]
+    text = "\n".join(lines)
+    for expected in ("82.7 R50-512", "sincere (= nt_xent)", "65.7 BN-Inception-512", "quoted in Unbiased Evaluation"):
+        assert expected in text
+
+
+def test_claims_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "roadmap", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["year"] == 2021
+    assert {"dataset": "cub", "backbone": "R50-512", "r_at_1": 68.5, "source": ""} in found["claims"]

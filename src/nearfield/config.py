@@ -49,11 +49,12 @@ def _one_rule(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     try:
         return validate(value)
     except ValidationError:
-        rule = "must be a finite number, true, false, text or a table of those"
+        rule = "must be a finite number, true, false, text, or a list or a table of those"
         raise PydanticCustomError("parameter", rule) from None
 
 
-Parameter = Annotated[Value | dict[str, Value], WrapValidator(_one_rule)]
+Table = dict[str, Value | list[Value] | dict[str, Value | list[Value]]]  # a base's parameters may hold its own base's
+Parameter = Annotated[Value | list[Value] | Table, WrapValidator(_one_rule)]
 
 
 LATER = Field(json_schema_extra={"added_later": True})  # of a key: see `Config.digest`

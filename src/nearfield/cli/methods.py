@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 DETAILS = """
 With a name it prints the equation, file and line, the defaults, published variants, the search space, the sampler, and
 the released code that value and gradient were compared with.
+With --table it prints all methods by year with their results as published: R@1 in percent by dataset and backbone.
 """
+SHOWN = {"cub": "CUB", "cars196": "Cars", "sop": "SOP"}  # columns of that table; other datasets share one
+TWO_EXAMPLES = "nearfield methods fastap\nnearfield methods --table"
 
 
 def add_parser(commands: Commands) -> None:
     """The grammar."""
     summary = "list the methods, or explain one"
-    parser = add_command(commands, "methods", methods, summary, details=DETAILS, examples="nearfield methods fastap")
+    parser = add_command(commands, "methods", methods, summary, details=DETAILS, examples=TWO_EXAMPLES)
     parser.add_argument("name", nargs="?", help="method to explain")
+    parser.add_argument("--table", action="store_true", help="all methods by year with their published results")
     add_json(parser)
 
 
@@ -34,6 +38,8 @@ def methods(arguments: argparse.Namespace) -> None:
     if arguments.json:
         facts = [_facts(m) for m in found]
         show.say_json(facts[0] if arguments.name else facts)
+    elif arguments.table:
+        _by_year(found)
     elif arguments.name:
         _explain(found[0])
     else:
@@ -50,6 +56,24 @@ def _explain(m: Method) -> None:
     lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
     lines["compared with"] = "; ".join(map(str, m.compared)) or "no released code"
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
+
+
+def _by_year(found: list[Method]) -> None:
+    """Methods and their claims, oldest first."""
+    rows: list[tuple[str, ...]] = []
+    notes: dict[str, int] = {}
+    for m in sorted(found, key=lambda m: (m.year, m.name)):
+        by_dataset: dict[str, list[str]] = {}
+        for claim in m.claims:
+            mark = f" [{notes.setdefault(claim.source, len(notes) + 1)}]" if claim.source else ""
+            column = claim.dataset if claim.dataset in SHOWN else ""
+            where = " ".join(filter(None, ("" if column else claim.dataset, claim.backbone)))
+            by_dataset.setdefault(column, []).append(f"{claim.r_at_1:.1f} {where}".rstrip() + mark)
+        name = f"{m.name} (= {m.alias_of})" if m.alias_of else m.name
+        rows.append((str(m.year), name, *("\n".join(by_dataset.get(column, [])) for column in (*SHOWN, ""))))
+    head = ("year", "method", *SHOWN.values(), "other")
+    show.say(show.table(head, rows, "R@1 in percent as published, by backbone and embedding size", lines=True))
+    show.say(*(f"[{number}] {source}" for source, number in notes.items()))
 
 
 def span(each: Range) -> str:
@@ -71,6 +95,9 @@ def _facts(m: Method) -> dict[str, Any]:
     return {
         "name": m.name,
         "source": m.source,
+        "year": m.year,
+        "claims": [claim._asdict() for claim in m.claims],
+        "alias_of": m.alias_of,
         "idea": m.idea,
         "defaults": _defaults(m),
         "presets": {name: dict(preset) for name, preset in m.presets.items()},

@@ -3,28 +3,35 @@ record of all that is known about one, `check_params(name, params)` checks param
 """
 
 from nearfield.losses import (
+    calibrated,
     classifiers,
     clusters,
+    contrast,
     ensembles,
     faces,
     fields,
     hyperbolic,
     hypergraphs,
     neighbourhood,
+    nested,
     npairs,
     pairwise,
     proxies,
     ranking,
+    recall,
     relations,
+    selective,
     synthesis,
     triplets,
 )
 from nearfield.losses.registry import check_params, create, method, names
 
 __all__ = [
+    "calibrated",
     "check_params",
     "classifiers",
     "clusters",
+    "contrast",
     "create",
     "ensembles",
     "faces",
@@ -34,11 +41,14 @@ __all__ = [
     "method",
     "names",
     "neighbourhood",
+    "nested",
     "npairs",
     "pairwise",
     "proxies",
     "ranking",
+    "recall",
     "relations",
+    "selective",
     "synthesis",
     "triplets",
 ]

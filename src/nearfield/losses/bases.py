@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nearfield.errors import InputError
 from nearfield.losses.parameters import Classes, Dim, Params, check_values, validated
-from nearfield.losses.registry import check_params, create, method
+from nearfield.losses.registry import Method, check_params, create, method
 from nearfield.pairs import EngineOptions
 
 LOGITS = "logits"
@@ -43,10 +43,11 @@ class Logits(nn.Module):
 
 
 def base_params_of(
-    base: str, num_classes: int, dim: int, own: Params | None, options: Mapping[str, Any]
+    base: str, num_classes: int | None, dim: int | None, own: Params | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Parameters for `base`: its `own`, the engine's among `options`, and sizes where it asks for them."""
-    params = {"num_classes": num_classes, "dim": dim, **(own or {})}
+    """Parameters for `base`: its `own`, the engine's among `options`, and sizes, if known, where it asks for them."""
+    sizes = {"num_classes": num_classes, "dim": dim}
+    params = {**{name: size for name, size in sizes.items() if size is not None}, **(own or {})}
     if base == LOGITS:
         return params
     params |= {name: value for name, value in options.items() if name in EngineOptions.__optional_keys__}
@@ -72,3 +73,30 @@ def forms_pairs(base: str) -> bool:
 def learned_by_base(base: str, params: Params) -> int:
     """How many numbers the base loss learns."""
     return 0 if base == LOGITS else method(base).learned_numbers(check_params(base, params))
+
+
+def inner_params(params: Params) -> dict[str, Any]:
+    """Parameters of the base of a wrapper, which takes `base`, `base_params`, `num_classes`, `dim` and the engine's."""
+    return base_params_of(params["base"], params["num_classes"], params["dim"], params["base_params"], params)
+
+
+def base_method(owner: str, base: str) -> Method:
+    """The method that `owner` wraps; InputError if it is unknown."""
+    try:
+        return method(base)
+    except InputError as error:
+        raise InputError(f"{owner}: base must be a method by name; {error}") from None
+
+
+class Wraps:
+    """What the record of a method that wraps another, its `base`, can only learn from that one."""
+
+    @staticmethod
+    def learned_numbers(params: Params) -> int:
+        """How many numbers the base learns."""
+        return learned_by_base(params["base"], inner_params(params))
+
+    @staticmethod
+    def compares_references(params: Params) -> bool:
+        """Whether the base can compare a batch with other references."""
+        return method(params["base"]).takes_references(check_params(params["base"], inner_params(params)))

@@ -29,6 +29,7 @@ Radians = Annotated[float, Field(ge=0, le=math.pi / 2, description="Angles are i
 @register(
     "cosface",
     "Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018",
+    year=2018,
     space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7)},
     presets={
         "reality_check_cub": {"margin": 0.6182, "scale": 100.0},
@@ -73,6 +74,7 @@ class CosFace(ProxyLoss):
 @register(
     "arcface",
     "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019",
+    year=2019,
     space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7)},
     presets={
         "reality_check_cub": {"margin": math.radians(23.22), "scale": 100.0},
@@ -120,6 +122,7 @@ class ArcFace(ProxyLoss):
 @register(
     "sub_center_arcface",
     "Deng et al., Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces, ECCV 2020",
+    year=2020,
     space={"scale": Real(4.0, 400.0, log=True), "margin": Real(0.0, 0.7), "centers": Whole(2, 6)},
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
@@ -170,6 +173,7 @@ class SubCenterArcFace(ProxyLoss):
 @register(
     "soft_triple",
     "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019",
+    year=2019,
     space={
         "scale": Real(4.0, 400.0, log=True),
         "gamma": Real(0.01, 100.0, log=True),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearfield.errors import InputError
 from nearfield.losses.parameters import Count, Dim, Weight, validated
-from nearfield.pairs import PairLoss
+from nearfield.losses.protocols import Counted, TakesReferences
 
 
 @validated("CrossBatchMemory")
@@ -41,7 +41,8 @@ class CrossBatchMemory(nn.Module):
         start: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(loss, PairLoss) or loss.own_batch:
+        compares = isinstance(loss, TakesReferences) and not loss.own_batch
+        if not compares:
             raise InputError(f"loss must compare with references; {type(loss).__name__} takes none. Use a pair loss.")
         self.loss, self.weight, self.start = loss, weight, start
         self.register_buffer("memory", torch.zeros(size, dim))
@@ -58,7 +59,7 @@ class CrossBatchMemory(nn.Module):
     @property
     def last(self) -> dict[str, int]:
         """What the loss counted in its last call: against the memory once it is in use."""
-        return self.loss.last
+        return self.loss.last if isinstance(self.loss, Counted) else {}
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch (M, D), which is enqueued in training; a 0-dim tensor."""

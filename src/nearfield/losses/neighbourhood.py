@@ -18,7 +18,7 @@ from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
 from nearfield.losses.parameters import Number, Params, Scale
 from nearfield.losses.protocols import Idle, class_size
-from nearfield.losses.registry import Real, register
+from nearfield.losses.registry import Claim, Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, exp_, finite, log_sum_exp
 from nearfield.pairs.mining import MultiSimilarityMiner
 
@@ -26,6 +26,8 @@ from nearfield.pairs.mining import MultiSimilarityMiner
 @register(
     "lifted",
     "Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016; Unbiased Evaluation Eq. 2",
+    year=2016,
+    claims=(Claim("cars196", "GoogLeNet", 49.2, "quoted in Unbiased Evaluation"),),
     space={"margin": Real(0.2, 2.0)},
     recipe=OptimizerConfig(name="sgd", lr=1e-4, head=10.0, weight_decay=2e-4),
     compared=(
@@ -74,6 +76,7 @@ class Lifted(PairLoss):
 @register(
     "lifted_generalized",
     "GPW Eq. 6, after Song et al. 2016 and Hermans et al. 2017",
+    year=2017,
     space={"lam": Real(0.0, 2.0)},
     similarities="N",
     compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
@@ -104,6 +107,8 @@ class LiftedGeneralized(PairLoss):
 @register(
     "lifted_star",
     "GPW Eq. 16 (the ablation's LiftedStruct*)",
+    year=2019,
+    claims=(Claim("cars196", "BN-Inception-64", 69.7, "the Multi-Similarity paper, Table 2"),),
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True)},
     presets={"code": {"beta": 40.0}},
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
@@ -131,6 +136,8 @@ class LiftedStar(PairLoss):
 @register(
     "bin_lifted",
     "GPW supplement Eq. 10 (the ablation's BinLifted)",
+    year=2019,
+    claims=(Claim("cars196", "BN-Inception-64", 70.4, "the Multi-Similarity paper, Table 2"),),
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
     similarities="SN",
     recipe=OptimizerConfig(name="adam", lr=1e-5, weight_decay=5e-4),
@@ -174,6 +181,16 @@ class BinLifted(PairLoss):
 @register(
     "multi_similarity",
     "Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019, Eqs. 11-15",
+    year=2019,
+    claims=(
+        Claim("cub", "BN-Inception-64", 57.4),
+        Claim("cars196", "BN-Inception-64", 77.3),
+        Claim("sop", "BN-Inception-64", 74.1),
+        Claim("cub", "BN-Inception-512", 65.7),
+        Claim("cars196", "BN-Inception-512", 84.1),
+        Claim("sop", "BN-Inception-512", 78.2),
+        Claim("inshop", "BN-Inception-512", 89.7),
+    ),
     space={
         "alpha": Real(0.5, 20.0, log=True),
         "beta": Real(10.0, 100.0, log=True),
@@ -238,6 +255,7 @@ class MultiSimilarity(PairLoss):
 @register(
     "circle",
     "Sun et al., Circle Loss, CVPR 2020",
+    year=2020,
     space={"scale": Real(8.0, 512.0, log=True), "margin": Real(0.0, 0.5)},
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
     compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
@@ -275,6 +293,7 @@ class Circle(PairLoss):
 @register(
     "nca",
     "Goldberger et al., Neighbourhood Components Analysis, 2004; GPW supplement Eq. 1",
+    year=2004,
     space={"scale": Real(0.5, 64.0, log=True)},
     similarities="PN",
     compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
@@ -307,6 +326,7 @@ class NCA(PairLoss):
 @register(
     "supcon",
     "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020 (L_out)",
+    year=2020,
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
     compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
@@ -338,6 +358,7 @@ class SupCon(PairLoss):
 @register(
     "nt_xent",
     "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
+    year=2020,
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
     compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
@@ -363,6 +384,22 @@ class NTXent(PairLoss):
         gap = push[:, None] - block.pos / t  # (B, P); padding is -inf
         lost = torch.sigmoid(gap)
         return Weighted(F.softplus(gap).sum(1), -lost / t, push_share * (lost.sum(1, keepdim=True) / t), block.num_pos)
+
+
+@register(
+    "sincere",
+    "Feeney and Hughes, SINCERE: Supervised Information Noise-Contrastive Estimation REvisited, 2023",
+    year=2023,
+    alias_of="nt_xent",
+    similarities="PN",
+    space={"temperature": Real(0.02, 0.5, log=True)},
+    plain={"method.params.temperature": 1.0},
+)
+class SINCERE(NTXent):
+    """SINCERE: supervised InfoNCE whose denominator holds one positive and the negatives. The same as `nt_xent`.
+
+    L = mean over (i, p) of -log( exp(S_ip / T) / (exp(S_ip / T) + sum_{n in N_i} exp(S_in / T)) )
+    """
 
 
 def _hidden(block: Block) -> Tensor:

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Classes, Number, Params, Scale, Seed, Weight
 from nearfield.losses.protocols import Idle, class_size
-from nearfield.losses.registry import Real, Whole, register
+from nearfield.losses.registry import Claim, Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, check_classes, is_real, over_distance
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 
@@ -25,6 +25,7 @@ from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance
 @register(
     "contrastive",
     "Hadsell et al., CVPR 2006; GPW Eq. 4; the hinge form as in Musgrave et al., A Metric Learning Reality Check, 2020",
+    year=2006,
     space={"lam": Real(0.0, 1.0)},
     presets={
         "hadsell": {"form": "hadsell"},
@@ -94,6 +95,7 @@ class Contrastive(PairLoss):
 @register(
     "snr",
     "Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019",
+    year=2019,
     space={"pos_margin": Real(0.0, 0.5), "neg_margin": Real(0.5, 1.5), "reg": Real(0.0, 0.5)},
     presets={
         "reality_check_cub": {"pos_margin": 0.3264, "neg_margin": 0.8446, "reg": 0.1382, "normalize": True},
@@ -169,6 +171,8 @@ def mean_of_hinges(block: Block, pos_margin: float, neg_margin: float) -> Weight
 @register(
     "margin",
     "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017",
+    year=2017,
+    claims=(Claim("cars196", "R50-128", 79.6, "quoted in Unbiased Evaluation"),),
     space={"alpha": Real(0.02, 0.5, log=True), "beta": Real(0.5, 1.5)},
     presets={
         "reality_check_cub": {"alpha": 0.0878, "beta": 0.7838, "per_class": False},
@@ -253,6 +257,8 @@ class Margin(PairLoss):
 @register(
     "binomial",
     "Yi et al., Deep Metric Learning for Practical Person Re-Identification, 2014; GPW Eq. 9",
+    year=2014,
+    claims=(Claim("cars196", "BN-Inception-64", 71.9, "the Multi-Similarity paper, Table 2"),),
     space={"alpha": Real(0.5, 20.0, log=True), "beta": Real(10.0, 100.0, log=True), "lam": Real(0.0, 1.0)},
     presets={"code": {"beta": 40.0, "reduction": "mean"}},
     similarities="S",
@@ -298,6 +304,7 @@ class Binomial(PairLoss):
 @register(
     "histogram",
     "Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NeurIPS 2016; GPW supplement Eq. 9",
+    year=2016,
     space={"nodes": Whole(11, 401, log=True)},
     presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
     similarities="P",

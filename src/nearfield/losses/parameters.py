@@ -41,6 +41,10 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Params = Mapping[str, Any]
 _WORDS = {  # pydantic's and ours
     "Input should": "must",
+    "Value should": "must",
+    " after validation": "",
+    "'str' instances are not allowed as a Sequence value": "must be a list",
+    "'bytes' instances are not allowed as a Sequence value": "must be a list",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
     "greater than": "above",

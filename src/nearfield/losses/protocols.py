@@ -45,6 +45,22 @@ class Learns(Protocol):
 
 
 @runtime_checkable
+class Compares(Protocol):
+    """A loss whose parameters decide whether it compares a batch with other references."""
+
+    @staticmethod
+    def compares_references(params: Mapping[str, Any]) -> bool:
+        """Whether it does with all these parameters."""
+
+
+@runtime_checkable
+class TakesReferences(Protocol):
+    """A loss that can be called with references and their labels, unless it compares with its `own_batch` alone."""
+
+    own_batch: bool
+
+
+@runtime_checkable
 class Ranked(Protocol):
     """A loss whose embeddings are compared by a distance of their own, not by cosine."""
 

@@ -14,13 +14,22 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Number, Scale, Weight
-from nearfield.losses.registry import Real, Whole, register
+from nearfield.losses.registry import Claim, Real, Whole, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, is_real, log_mask, log_sum_exp
 
 
 @register(
     "fastap",
     "Cakir et al., Deep Metric Learning to Rank, CVPR 2019, Eqs. 9-16, corrected by the supplement's Eqs. 21-25",
+    year=2019,
+    claims=(
+        Claim("sop", "R18-512", 73.2),
+        Claim("sop", "R50-512", 76.4),
+        Claim("sop", "GoogLeNet-512", 72.7),
+        Claim("inshop", "R18-512", 89.0),
+        Claim("inshop", "R50-512", 90.9),
+        Claim("inshop", "GoogLeNet-512", 88.9),
+    ),
     space={"bins": Whole(5, 40, log=True)},
     presets={
         "reality_check_cub": {"bins": 17},
@@ -98,6 +107,7 @@ def _look_up(table: Tensor, x: Tensor) -> Tensor:
 @register(
     "smooth_ap",
     "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020",
+    year=2020,
     space={"temperature": Real(0.002, 0.1, log=True)},
 )
 class SmoothAP(PairLoss):
@@ -144,6 +154,11 @@ class SmoothAP(PairLoss):
 @register(
     "ranked_list",
     "Wang et al., Ranked List Loss for Deep Metric Learning, CVPR 2019; Unbiased Evaluation Eqs. 6-9",
+    year=2019,
+    claims=(
+        Claim("cars196", "GoogLeNet v2", 74.0, "quoted in Unbiased Evaluation"),
+        Claim("sop", "GoogLeNet v2", 74.8, "README of the release"),
+    ),
     space={"alpha": Real(0.8, 1.4), "margin": Real(0.1, 0.6), "temperature": Real(1.0, 20.0, log=True)},
     presets={"simplified": {"alpha": 1.2, "margin": 0.4, "temperature": 10.0}},
     plain={"method.params.temperature": 0.0},

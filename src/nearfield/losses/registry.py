@@ -15,7 +15,7 @@ from torch import nn
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError, nearest
 from nearfield.losses.parameters import Params, check_values, own_parameters, shown, validated
-from nearfield.losses.protocols import Learns, Ranked
+from nearfield.losses.protocols import Compares, Learns, Ranked
 from nearfield.losses.proxy_loss import ProxyLoss, within_batch
 from nearfield.pairs import PairLoss
 
@@ -83,13 +83,14 @@ class Method:
     plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
     sampler: str = "m_per_class"  # that of its base if it is "base"
     recipe: OptimizerConfig | None = None  # the published optimiser, where there is one
+    alias_of: str = ""  # the method that it is another name of
     # how it is built
     members: str = ""  # of an ensemble: the parameter that holds the number of its networks
     holds_head: bool = False  # whether it takes the backbone's features and embeds them itself
     base_params: Mapping[str, Params] = field(default_factory=dict)  # published parameters of its base, by its name
     compared: tuple[Compared, ...] = ()  # with which released code its value and gradient were compared
     # General Pair Weighting (Multi-Similarity paper, Table 1)
-    similarities: str = ""  # of S, P, N: what the paper says that the weight of a negative depends on
+    similarities: str = ""  # of S, P, N: what the weight of a negative depends on, by that paper or its own equation
     disagreement: str = ""  # why a measurement finds others
     table_params: Params = field(default_factory=dict)  # with which it is measured
     by_cluster: bool = False  # whether its weights follow from a clustering, not from the similarities of a query
@@ -127,9 +128,10 @@ class Method:
         """Whether it compares a batch with learned proxies of the classes, and holds them itself."""
         return issubclass(self.build, ProxyLoss)
 
-    @property
-    def takes_references(self) -> bool:
-        """Whether it can compare a batch with other references, such as a memory of earlier embeddings."""
+    def takes_references(self, params: Params) -> bool:
+        """Whether, with all these parameters, it can compare with other references, such as a memory of embeddings."""
+        if issubclass(self.build, Compares):
+            return self.build.compares_references(params)
         return issubclass(self.build, PairLoss) and not self.build.own_batch
 
     @property

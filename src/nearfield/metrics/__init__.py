@@ -4,7 +4,8 @@ What a metric means:       api.py (matches, galleries, means, options), formulas
 How it is computed:        ranking/ (places of matches in rankings that are never sorted as a whole)
 Metrics of whole sets:     clustering.py, verification.py, diagnostics.py
 Arguments and input:       settings.py, checks.py, sets.py; sharded.py for several processes
-Built on it:               neighbours.py, dataset_scores.py (test splits), from_files.py, embedding_files.py
+Built on it:               neighbours.py, prefixes.py (embeddings cut short), dataset_scores.py (test splits),
+                           from_files.py, embedding_files.py
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from nearfield.metrics.api import retrieval_metrics
 from nearfield.metrics.clustering import KMeans
 from nearfield.metrics.formulas import PerQuery
 from nearfield.metrics.neighbours import nearest_neighbours
+from nearfield.metrics.prefixes import prefix_metrics
 from nearfield.metrics.settings import METRICS
 
-__all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "retrieval_metrics"]
+__all__ = ["METRICS", "KMeans", "PerQuery", "nearest_neighbours", "prefix_metrics", "retrieval_metrics"]

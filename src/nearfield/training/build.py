@@ -42,7 +42,7 @@ def check_method(config: RunConfig) -> None:
             f"model.dropout must be 0 with {name}, which embeds the features itself; got {config.model.dropout}. "
             "Remove it."
         )
-    if config.memory is not None and not method.takes_references:
+    if config.memory is not None and not method.takes_references(loss_params(config, MOST_CLASSES)):
         raise InputError(
             f"`memory` requires a pair loss that compares with references, but {name} is not one; got {config.memory}. "
             "Remove `memory` from the configuration."
