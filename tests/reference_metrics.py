@@ -184,3 +184,32 @@ def effective_rank(embeddings: Array, distance: str) -> float:
     values = np.linalg.svd(compared(embeddings, distance), compute_uv=False)
     shares = [value / values.sum() for value in values if value > 0]
     return math.exp(-math.fsum(share * math.log(share) for share in shares))
+
+
+def opis(scores: Array, labels: Array, gallery_labels: Array | None = None) -> float:
+    """Operating-point inconsistency of (Q, N) cosines: mean over 21 thresholds of the variance over classes of U_c.
+
+    Scores are placed in 2^20 bins of [-1, 1]. The thresholds are evenly spaced from the lowest bin that at most a tenth
+    of all pairs of different classes reach, to the lowest that at most a hundredth reach.
+    """
+    own = gallery_labels is None
+    columns = labels if gallery_labels is None else gallery_labels
+    bins = np.rint((scores.astype(np.float64) + 1) / 2 * (2**20 - 1)).astype(int)
+    pairs = [(i, j) for i in range(len(labels)) for j in range(len(columns)) if not own or j > i]
+    other = np.sort([bins[i, j] for i, j in pairs if labels[i] != columns[j]])
+    edges = [int(b) for b in np.unique([0, *other, *other + 1])]
+    low, high = (next(b for b in edges if (other >= b).sum() <= rate * len(other)) for rate in (0.1, 0.01))
+    variances = []
+    for threshold in np.rint(np.linspace(low, high, 21)).astype(int):
+        utilities = []
+        for c in np.unique(np.concatenate([labels, columns])):
+            same = [bins[i, j] >= threshold for i, j in pairs if labels[i] == c == columns[j]]
+            one = [
+                (i, j) for i, j in pairs if labels[i] != columns[j] and (labels[i] == c or (own and columns[j] == c))
+            ]
+            apart = [bins[i, j] < threshold for i, j in one]
+            if same and apart:
+                right, rejected = np.mean(same), np.mean(apart)
+                utilities.append(2 * right * rejected / (right + rejected) if right + rejected else 0.0)
+        variances.append(np.var(utilities))
+    return float(np.mean(variances))

@@ -91,8 +91,8 @@ def retrieval_metrics(
     gallery, gallery_labels   rank these instead of the other queries (In-Shop); dicts of several galleries give
                          `name/recall@1` for each and the mean over galleries under the plain name
     metrics              recall, precision, r_precision, map_at_r, map, mrr; nmi, ami, f1 (k-means, on the queries);
-                         roc_auc, eer, fnmr, tar (all pairs); distance_ratio, effective_rank, uniformity (queries);
-                         counts (`queries`, `queries_without_match`)
+                         roc_auc, fnmr, opis (all pairs); distance_ratio, effective_rank, uniformity (on the
+                         queries); counts (`queries`, `queries_without_match`)
     distance             cosine; euclidean on the vectors as given; hamming on packed uint8 bits, or on the signs (> 0);
                          hyperbolic, in the Poincare ball of the method of that name, hyperbolic:C:CLIP in another
     ties                 expected, optimistic or pessimistic

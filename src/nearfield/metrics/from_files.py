@@ -17,6 +17,7 @@ from nearfield.files import atomic_write
 from nearfield.metrics import PerQuery, retrieval_metrics
 from nearfield.metrics.checks import Distance
 from nearfield.metrics.embedding_files import Table, read_table, require_pyarrow
+from nearfield.metrics.prefixes import prefix_metrics
 from nearfield.metrics.settings import DEFAULT_KS, DEFAULT_METRICS, Ties
 
 
@@ -38,12 +39,7 @@ def evaluate_files(
         raise InputError(f"per_query must end in .csv or .parquet; got {per_query}.")
     if per_query is not None and per_query.suffix == ".parquet":
         require_pyarrow(per_query)
-    if gallery is None and gallery_labels is not None:
-        raise InputError("gallery_labels requires gallery, which is missing; give the gallery's embeddings too.")
-    if gallery is not None:
-        _require_comparable(embeddings, gallery)
-    queries = _labelled(embeddings, labels, "labels")
-    items = None if gallery is None else _labelled(gallery, gallery_labels, "gallery_labels")
+    queries, items = _opened(embeddings, labels, gallery, gallery_labels)
     scores, found = retrieval_metrics(
         cast(NDArray[Any], queries.matrix),
         cast(NDArray[Any], queries.labels),
@@ -59,6 +55,36 @@ def evaluate_files(
     if per_query is not None:
         _write(per_query, queries, found)
     return scores
+
+
+def evaluate_prefixes(
+    embeddings: Path,
+    labels: Path | None = None,
+    *,
+    dims: Sequence[int],
+    gallery: Path | None = None,
+    gallery_labels: Path | None = None,
+    ks: Sequence[int] = DEFAULT_KS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    ties: Ties = "expected",
+) -> dict[int, dict[str, float]]:
+    """`prefix_metrics` of files: scores by number of dims."""
+    queries, items = _opened(embeddings, labels, gallery, gallery_labels)
+    others = (None, None) if items is None else (items.matrix, items.labels)
+    matrix, known = cast(NDArray[Any], queries.matrix), cast(NDArray[Any], queries.labels)
+    return prefix_metrics(matrix, known, dims, *others, ks=ks, metrics=metrics, ties=ties)
+
+
+def _opened(
+    embeddings: Path, labels: Path | None, gallery: Path | None, gallery_labels: Path | None
+) -> tuple[Table, Table | None]:
+    """Queries and gallery, if there is one; InputError if they do not go together."""
+    if gallery is None and gallery_labels is not None:
+        raise InputError("gallery_labels requires gallery, which is missing; give the gallery's embeddings too.")
+    if gallery is not None:
+        _require_comparable(embeddings, gallery)
+    queries = _labelled(embeddings, labels, "labels")
+    return queries, None if gallery is None else _labelled(gallery, gallery_labels, "gallery_labels")
 
 
 def holds_training(path: Path) -> bool:

@@ -19,7 +19,7 @@ from nearfield.metrics.ranking.vectors import VectorSet
 
 RETRIEVAL = ("recall", "precision", "r_precision", "map_at_r", "map", "mrr")
 CLUSTERING = ("nmi", "ami", "f1")
-VERIFICATION = ("roc_auc", "eer", "fnmr", "tar")
+VERIFICATION = ("roc_auc", "eer", "fnmr", "tar", "opis")
 DIAGNOSTICS = ("distance_ratio", "effective_rank", "uniformity")
 METRICS = (*RETRIEVAL, *CLUSTERING, *VERIFICATION, *DIAGNOSTICS, "counts")
 DEFAULT_METRICS = ("recall", "r_precision", "map_at_r", "nmi")

@@ -3,8 +3,9 @@
     FMR(t), FAR(t)    share of pairs of different classes that score at least t (false match, false accept)
     FNMR(t)           share of pairs of the same class that score below t (false non-match); TAR(t) = 1 - FNMR(t)
     EER               where FMR = FNMR, on the line between the two thresholds around it
+    OPIS              how differently one threshold suits different classes: `_opis`
 
-Axes: Q queries, N gallery items, r x w entries of a tile, H bins.
+Axes: Q queries, N gallery items, C classes, r x w entries of a tile, H bins, T thresholds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from nearfield.metrics.ranking.matches import RankingTask
 
 BINS = 1 << 20
 SIDE = 1024
+RATES = (0.1, 0.01)  # overall false match rates at the ends of the range of thresholds of OPIS
+THRESHOLDS = 21
 
 
 def verification_scores(task: RankingTask, names: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
@@ -42,6 +45,8 @@ def verification_scores(task: RankingTask, names: Sequence[str], rates: Sequence
         scores |= {f"tar@far={rate:g}": 1 - _fnmr(match, other, rate) for rate in rates}
     if "eer" in names:
         scores["eer"] = _equal_error_rate(match, other)
+    if "opis" in names:
+        scores["opis"] = _opis(task, other)
     return scores
 
 
@@ -57,22 +62,59 @@ def _equal_error_rate(match: Tensor, other: Tensor) -> float:
 
 def _fnmr(match: Tensor, other: Tensor, rate: float) -> float:
     """Share of matching pairs below the lowest threshold that at most `rate` of the other pairs reach."""
+    return float(match[: _threshold(other, rate)].sum().double() / match.sum())
+
+
+def _threshold(other: Tensor, rate: float) -> int:
+    """The lowest bin that at most `rate` of the other pairs reach."""
     reach = other.flip(0).cumsum(0).flip(0)  # other pairs at or above each bin
-    threshold = int((reach > rate * int(other.sum())).sum())  # bins too low to be the threshold
-    return float(match[:threshold].sum().double() / match.sum())
+    return int((reach > rate * int(other.sum())).sum())  # bins too low to be the threshold
+
+
+def _opis(task: RankingTask, other: Tensor) -> float:
+    """Operating-point inconsistency (Zhang et al., ICLR 2024): how differently one threshold suits different classes.
+
+        U_c(t) = 2 TPR_c TNR_c / (TPR_c + TNR_c),    OPIS = mean over t of the variance over classes of U_c(t)
+
+    TPR_c is the share of matching pairs of class c at t or above, TNR_c that of its other pairs below; 0 is the best.
+    The thresholds are 21, evenly spaced, from an overall false match rate of 10 % to one of 1 %. Only classes with both
+    kinds of pairs count.
+    """
+    low, high = (_threshold(other, rate) for rate in RATES)
+    thresholds = torch.linspace(low, high, THRESHOLDS, dtype=torch.float64, device=other.device).round_().long()
+    classes = 1 + int(max(task.labels.max(), task.gallery_labels.max()))
+    counts = torch.zeros(2, classes, THRESHOLDS + 1, dtype=torch.int64, device=other.device)  # other pairs, matching
+    for rows, cols, scores, same, valid in _tiles(task):
+        reached = torch.searchsorted(thresholds, _places(task, scores, len(other)), right=True)  # thresholds not above
+        ends = [task.labels[rows, None], *([task.gallery_labels[cols]] if task.one_set else [])]
+        for labels, taken in zip(ends, (valid, valid & ~same), strict=False):  # a matching pair is of one class
+            place = (same * classes + labels) * (THRESHOLDS + 1) + reached
+            counts += torch.bincount(place[taken], minlength=counts.numel()).view_as(counts)
+    total = counts.sum(2, keepdim=True)
+    share = (counts.flip(2).cumsum(2).flip(2).double() / total.clamp(min=1))[
+        :, :, 1:
+    ]  # (2, C, T) at or above each threshold
+    right, rejected = share[1], 1 - share[0]
+    utility = 2 * right * rejected / (right + rejected).clamp(min=1e-12)
+    return float(utility[(total > 0).all(0)[:, 0]].var(0, correction=0).mean())
 
 
 def _histograms(task: RankingTask) -> tuple[Tensor, Tensor]:
     """Numbers of matching and of other pairs in each bin of scores, lowest first; (H,) int64 each."""
-    low, high = _range(task)
     bins = task.queries.width + 1 if task.queries.exact else BINS
     match = torch.zeros(bins, dtype=torch.int64, device=task.labels.device)
     total = torch.zeros_like(match)
-    for scores, same, valid in _tiles(task):
-        place = ((scores.double() - low) * ((bins - 1) / (high - low))).round_().long().clamp_(0, bins - 1)
+    for _, _, scores, same, valid in _tiles(task):
+        place = _places(task, scores, bins)
         total += torch.bincount(place[valid], minlength=bins)
         match += torch.bincount(place[valid & same], minlength=bins)
     return match, total - match
+
+
+def _places(task: RankingTask, scores: Tensor, bins: int) -> Tensor:
+    """The bin of each score."""
+    low, high = _range(task)
+    return ((scores.double() - low) * ((bins - 1) / (high - low))).round_().long().clamp_(0, bins - 1)
 
 
 def _range(task: RankingTask) -> tuple[float, float]:
@@ -81,8 +123,11 @@ def _range(task: RankingTask) -> tuple[float, float]:
     return (-1.0, 1.0) if task.queries.distance == "cosine" else (-2.0, 0.0)
 
 
-def _tiles(task: RankingTask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Tiles of scores, whether labels agree, whether the pair counts: of one set each pair once, none with itself."""
+def _tiles(task: RankingTask) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Tiles: rows, columns, scores, whether labels agree, whether the pair counts.
+
+    Of one set each pair counts once, and no item with itself.
+    """
     device = task.labels.device
     columns = torch.arange(len(task.gallery_labels), device=device)
     for rows in torch.arange(len(task.labels), device=device).split(SIDE):
@@ -98,4 +143,4 @@ def _tiles(task: RankingTask) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
                 valid = cols != task.self_index[rows, None]
             else:
                 valid = torch.ones_like(same)
-            yield scores, same, valid
+            yield rows, cols, scores, same, valid
