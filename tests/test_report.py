@@ -33,6 +33,7 @@ from nearfield.bench.run import run_bench
 from nearfield.config import BenchConfig, build_config, merge
 from nearfield.data import Dataset, load
 from nearfield.errors import InputError, RunError
+from nearfield.metrics import prefix_metrics, retrieval_metrics
 from nearfield.report import (
     atlas,
     board,
@@ -40,6 +41,7 @@ from nearfield.report import (
     gallery,
     page,
     pair_weights,
+    prefixes,
     published,
     render,
     sentences,
@@ -603,6 +605,31 @@ def test_curves_are_bands_over_seeds(results: BenchResults) -> None:
     np.testing.assert_allclose(low, values.min(axis=0), atol=1e-5)
     np.testing.assert_allclose(high, values.max(axis=0), atol=1e-5)
     assert curve["oracle"]["steps"] == curve["val"]["steps"]
+
+
+def test_prefixes_are_scored_for_every_method(data: dict[str, Any], results: BenchResults) -> None:
+    """Four networks of 8 dims side by side: each is cut to its first dims, and all are compared."""
+    labels = unpack(data["items"]["labels"])
+    assert {one["method"] for one in data["prefixes"]} == set(range(len(results.methods)))
+    for one in data["prefixes"]:
+        rows = results.embeddings(results.methods[one["method"]].label)
+        assert rows is not None
+        assert (one["dims"], one["bytes"]) == ([32], [128])
+        unit = rows.astype(np.float32).reshape(len(rows), 4, 8)
+        unit = (unit / np.linalg.norm(unit, axis=2, keepdims=True)).reshape(len(rows), 32)
+        expected = retrieval_metrics(unit, labels, metrics=("recall", "map_at_r"))
+        assert one["scores"]["map@r"] == [pytest.approx(expected["map@r"], abs=1e-5)]
+
+
+def test_prefixes_of_one_network_are_its_halves(cache: Cache) -> None:
+    labels = np.repeat(np.arange(6), 5)
+    rows = (np.random.default_rng(0).standard_normal((6, 64))[labels] + noise(30, 64)).astype(np.float16)
+    found = prefixes.prefix_scores(3, rows, 1, labels, cache)
+    assert (found["method"], found["dims"], found["bytes"]) == (3, [8, 16, 32, 64], [32, 64, 128, 256])
+    expected = prefix_metrics(rows.astype(np.float32), labels, (8, 16, 32, 64), metrics=("recall", "map_at_r"))
+    for key in ("recall@1", "map@r"):
+        assert found["scores"][key] == pytest.approx([scores[key] for scores in expected.values()], abs=1e-5)
+    assert prefixes.prefix_scores(3, rows, 1, labels, cache) == found
 
 
 def test_importance_is_spearmans(results: BenchResults) -> None:

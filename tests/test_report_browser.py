@@ -161,7 +161,7 @@ def head(page: Any, text: str) -> Any:
 
 
 def test_every_section_is_there(page: Any) -> None:
-    wanted = ["Leaderboard", "Curves", "Search", "Bias", "Atlas", "Gallery", "Pair weights", "Provenance"]
+    wanted = ["Leaderboard", "Curves", "Prefixes", "Search", "Bias", "Atlas", "Gallery", "Pair weights", "Provenance"]
     assert page.locator("#nav a").all_inner_texts() == wanted
     assert page.title().startswith(f"{len(NAMES)} methods on <b>birds.npz")
     assert page.locator("#board tbody tr").count() == len(NAMES)
@@ -292,6 +292,16 @@ def test_curves_can_be_chosen_and_read(page: Any) -> None:
     chart.hover(position={"x": 300, "y": 200})
     assert "step" in page.locator("#tip").inner_text()
     assert page.locator("#tip tr").count() > 4
+
+
+def test_shorter_embeddings_are_drawn_and_tabled(page: Any, data: Any) -> None:
+    assert page.locator("#prefix-chart svg .line").count() == len(data["prefixes"])
+    table = page.locator("#prefix-table table")
+    assert table.locator("tbody tr").count() == len(data["prefixes"])
+    assert table.locator("thead").inner_text().count("bytes") == len({d for p in data["prefixes"] for d in p["dims"]})
+    page.locator("#prefix-controls select").select_option(label="R@1")
+    first = data["prefixes"][0]["scores"]["recall@1"][0]
+    assert f"{100 * first:.2f}" in table.inner_text()
 
 
 def test_search_shows_every_parameter(page: Any, data: Any) -> None:

@@ -22,7 +22,7 @@ from nearfield.config import RunConfig, build_config
 from nearfield.data.dataset import Integers
 from nearfield.errors import InputError, RunError
 from nearfield.files import write_text
-from nearfield.report import atlas, board, gallery, pair_weights, provenance, published, sentences, tuning
+from nearfield.report import atlas, board, gallery, pair_weights, prefixes, provenance, published, sentences, tuning
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, open_items
 from nearfield.report.packing import pack, script_json
@@ -31,7 +31,7 @@ from nearfield.training.build import distance_of
 
 SCRIPTS = (
     "core", "numbers", "images", "controls", "board", "board_details", "critical", "papers", "copies", "charts",
-    "curves", "trials", "ledger", "atlas", "atlas_section", "gallery", "classes", "weights", "main",
+    "curves", "prefixes", "trials", "ledger", "atlas", "atlas_section", "gallery", "classes", "weights", "main",
 )  # fmt: skip
 CACHE = "report-cache"  # folder in that of the bench
 NOTHING_TO_SHOW = (
@@ -114,6 +114,11 @@ def _shown(
     for number in order:
         say(f"Neighbours: {results.methods[number].label}")
         answered.append(gallery.answers(number, found[number], scores[number], _distance(results, number), cache))
+    curves = []
+    for number in order:
+        say(f"Prefixes: {results.methods[number].label}")
+        networks = _networks(results, number)
+        curves.append(prefixes.prefix_scores(number, found[number], networks, items.labels, cache))
     queries = gallery.choose_queries(answered, items.labels)
     points = atlas.sample(items.labels)
     maps = []
@@ -134,6 +139,7 @@ def _shown(
         "why": None,
         "items": _item_facts(items, thumbs if sheets else np.zeros(0, dtype=np.int64)),
         "sheets": sheets.facts() if sheets else None,
+        "prefixes": curves,
         "atlas": atlas.atlas(order, maps, points) if maps else None,
         "gallery": gallery.gallery(answered, queries, items.labels, first.seed, _part(results, order[0])),
         "weights": {
@@ -170,6 +176,11 @@ def _distance(results: BenchResults, number: int) -> str:
 
 def _part(results: BenchResults, number: int) -> Part:
     return "concatenated" if results.methods[number].seeds[0].concatenated else "separated"
+
+
+def _networks(results: BenchResults, number: int) -> int:
+    """How many networks' embeddings stand side by side."""
+    return len(results.methods[number].seeds[0].folds) if _part(results, number) == "concatenated" else 1
 
 
 def _query_scores(results: BenchResults, found: dict[int, NDArray[np.float16]]) -> dict[int, NDArray[Any]]:

@@ -14,7 +14,7 @@ const inPercent = (value, exact) => (exact ? percent(value, 2) : Number((100 * v
  * @param {number} width
  * @param {LineChart} chart
  */
-function chartFrame(width, { series, height, format, named, zero }) {
+function chartFrame(width, { series, height, format, named, zero, log }) {
   const drawn = series.filter((one) => one.x.length);
   const xs = drawn.flatMap((one) => one.x);
   const ys = drawn.flatMap((one) => [...(one.low ?? one.mid), ...(one.high ?? one.mid), ...(zero ? [0] : [])]);
@@ -35,9 +35,11 @@ function chartFrame(width, { series, height, format, named, zero }) {
   const bottom = tall - 40;
   const first = Math.min(...xs);
   const last = Math.max(...xs);
-  const x = scale(first, last, left, right);
+  const along = (/** @type {number} */ value) => (log ? Math.log2(value) : value);
+  const straight = scale(along(first), along(last), left, right);
+  const x = (/** @type {number} */ value) => straight(along(value));
   const y = scale(low - pad, high + pad, bottom, top);
-  const xTicks = ticks(first, last, Math.max(2, (right - left) / 110));
+  const xTicks = log ? [...new Set(xs)] : ticks(first, last, Math.max(2, (right - left) / 110));
   return { width, tall, left, right, top, bottom, room, first, last, x, y, xTicks, yTicks, drawn, labelled };
 }
 
@@ -135,8 +137,8 @@ function readout(area, cursor, { drawn, first, last, x }, { xLabel, format }) {
   area.addEventListener("pointermove", (event) => {
     if (!steps.length) return;
     const box = area.getBoundingClientRect();
-    const wanted = first + ((event.clientX - box.left) / box.width) * (last - first);
-    const step = steps.reduce((a, b) => (Math.abs(b - wanted) < Math.abs(a - wanted) ? b : a));
+    const wanted = x(first) + ((event.clientX - box.left) / box.width) * (x(last) - x(first));
+    const step = steps.reduce((a, b) => (Math.abs(x(b) - wanted) < Math.abs(x(a) - wanted) ? b : a));
     const here = read.filter((one) => one.x.includes(step));
     const rows = here.map((one) => ({ one, value: one.mid[one.x.indexOf(step)] })).sort((a, b) => b.value - a.value);
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(x(step)));

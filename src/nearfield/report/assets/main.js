@@ -38,6 +38,7 @@ function missingTasks(/** @type {string[]} */ tasks) {
 const SECTIONS = [
   { id: "leaderboard", wanted: true, draw: leaderboardSection },
   { id: "curves", wanted: D.curves.length > 0, draw: curvesSection },
+  { id: "prefixes", wanted: Boolean(D.prefixes?.length), draw: prefixesSection },
   { id: "search", wanted: D.searches.length > 0, draw: searchSection },
   { id: "bias", wanted: D.ledger.length > 0, draw: biasSection },
   { id: "atlas", wanted: Boolean(D.atlas), draw: atlasSection },

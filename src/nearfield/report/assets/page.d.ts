@@ -71,6 +71,12 @@ interface MethodCurves {
   oracle: CurveBands;
   chosen: number;
 }
+interface MethodPrefixes {
+  method: number;
+  dims: number[];
+  bytes: number[]; // of a vector
+  scores: Record<string, number[]>;
+}
 interface Trial {
   number: number;
   params: Record<string, string | number | boolean>;
@@ -144,6 +150,7 @@ interface PageData {
     files: string[];
   };
   sheets?: { side: number; columns: number; per_sheet: number; sheets: number } | null;
+  prefixes?: MethodPrefixes[];
   atlas?: { items: Packed; maps: { method: number; xy: Packed }[] } | null;
   gallery?: {
     queries: Packed;
@@ -216,4 +223,5 @@ interface LineChart {
   named: boolean;
   label: string;
   zero?: boolean;
+  log?: boolean; // x on a logarithmic scale, with a tick at each value
 }
