@@ -20,6 +20,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "triplet (semihard)": ("triplet", {"mining": "semihard"}),
     "triplet (hard)": ("triplet", {"mining": "hard"}),
     "multi_similarity (no mining)": ("multi_similarity", {"mine": False}),
+    "recall_at_k (SiMix)": ("recall_at_k", {"simix": True}),
+    "tcm (multi_similarity, no mining)": ("tcm", {"base_params": {"mine": False}}),
+    "matryoshka (multi_similarity, no mining)": ("matryoshka", {"base_params": {"mine": False}}),
 }
 
 
@@ -38,6 +41,9 @@ def peer(name: str) -> Any:
 
     def mined(loss: Any, miner: Any) -> Any:
         return lambda x, y: loss(x, y, miner(x, y))
+
+    def summed(*parts: Any) -> Any:
+        return lambda x, y: sum(part(x, y) for part in parts)
 
     built = {
         "contrastive (hinge)": lambda: losses.ContrastiveLoss(),
@@ -62,6 +68,11 @@ def peer(name: str) -> Any:
         "nt_xent": lambda: losses.NTXentLoss(temperature=0.1),
         "circle": lambda: losses.CircleLoss(),
         "smooth_ap": lambda: losses.SmoothAPLoss(),
+        "sincere": lambda: losses.NTXentLoss(temperature=0.1),
+        "tuplet_margin": lambda: losses.TupletMarginLoss(),
+        "tcm (multi_similarity, no mining)": lambda: summed(
+            losses.MultiSimilarityLoss(), losses.ThresholdConsistentMarginLoss()
+        ),
     }
     return built[name]() if name in built else None
 
