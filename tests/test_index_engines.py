@@ -13,9 +13,8 @@ import pytest
 
 from nearfield.errors import InputError, RunError
 from nearfield.index import engines
-from nearfield.index.engines import Engine, check_engine, faiss_files, open_engine, ordered
+from nearfield.index.engines import Engine, check_engine, faiss_files, open_engine, ordered, recall
 from nearfield.index.engines.faiss_files import FaissEngine
-from nearfield.index.measure import recall
 
 DIM = 16
 Floats = npt.NDArray[np.float32]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nearfield.index.engines import Engine, Floats, Found, Ids, ordered
+from nearfield.index.engines import Engine, Floats, Found, Ids, ordered, recall
 from nearfield.index.store import Row, Store
 
 QUERIES = 200  # items that serve as queries
@@ -44,12 +44,6 @@ def measure(store: Store, engine: Engine, rows: Sequence[Row]) -> dict[str, Any]
         if depth <= k:
             facts[f"recall@{depth}"] = recall(near[:, :depth], exact[:, :depth])
     return {**facts, "milliseconds": 1e3 * float(np.median(seconds))}
-
-
-def recall(found: Ids, exact: Ids) -> float:
-    """The share of the exact neighbours (Q, K) that were found; places without a neighbour (-1) do not count."""
-    hits = (exact[:, :, None] == found[:, None, :]).any(2) & (exact >= 0)
-    return float(hits.sum() / max(1, (exact >= 0).sum()))
 
 
 def exact_search(store: Store, ids: Ids, queries: Floats, k: int) -> Found:

@@ -10,9 +10,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nearfield.errors import InputError
-from nearfield.index.engines.contract import EXACT_UP_TO, Engine, Floats, Found, Ids, ordered
+from nearfield.index.engines.contract import EXACT_UP_TO, Engine, Floats, Found, Ids, ordered, recall
 
-__all__ = ["EXACT_UP_TO", "Engine", "Floats", "Found", "Ids", "check_engine", "open_engine", "ordered"]
+__all__ = ["EXACT_UP_TO", "Engine", "Floats", "Found", "Ids", "check_engine", "open_engine", "ordered", "recall"]
 
 
 def check_engine(spec: str) -> str:

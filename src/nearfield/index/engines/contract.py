@@ -62,3 +62,9 @@ def ordered(ids: Ids, scores: Floats, k: int) -> Found:
         scores = np.pad(scores, ((0, 0), (0, width)), constant_values=-np.inf)
     order = np.lexsort((ids, -scores), axis=1)[:, :k]
     return Found(np.take_along_axis(ids, order, 1).astype(np.int64), np.take_along_axis(scores, order, 1))
+
+
+def recall(found: Ids, exact: Ids) -> float:
+    """The share of the exact neighbours (Q, K) that were found; places without a neighbour (-1) do not count."""
+    hits = (exact[:, :, None] == found[:, None, :]).any(2) & (exact >= 0)
+    return float(hits.sum() / max(1, (exact >= 0).sum()))

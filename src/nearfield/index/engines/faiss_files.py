@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from nearfield.errors import InputError, require_one_of
 from nearfield.files import flush_to_disk, read_json, whole_folder, write_json
-from nearfield.index.engines.contract import EXACT_UP_TO, Floats, Found, Ids, ordered
+from nearfield.index.engines.contract import EXACT_UP_TO, Floats, Found, Ids, ordered, recall
 
 KINDS = ("auto", "exact", "hnsw", "ivf")
 GRAPH_UP_TO = 1_000_000  # vectors; beyond, building a graph takes too long and inverted lists need less memory
@@ -227,9 +227,3 @@ def build(kind: str, vectors: Floats) -> Any:
     for start in range(0, count, BLOCK):
         index.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
     return index
-
-
-def recall(found: Ids, exact: Ids) -> float:
-    """The share of the exact neighbours (Q, K) that were found; places without a neighbour (-1) do not count."""
-    hits = (exact[:, :, None] == found[:, None, :]).any(2) & (exact >= 0)
-    return float(hits.sum() / max(1, (exact >= 0).sum()))
