@@ -169,9 +169,13 @@ def test_only_proxies_can_start_anywhere() -> None:
 # The command and the report
 
 
-def test_a_suite_is_planned_run_resumed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_suite_is_planned_run_resumed_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import tomli_w
 
+    monkeypatch.setattr(report, "write_report", lambda bench, out: out)  # `test_report` writes the page of a bench
+    monkeypatch.setattr("nearfield.cli.suite.QUICK", 5)
     path, out = tmp_path / "suite.toml", tmp_path / "out"
     values = {**TINY, "datasets": [{"name": "digits", "run": {"sampler": {"per_class": 2}}}, {"name": "glyphs"}]}
     path.write_text(tomli_w.dumps(values), encoding="utf-8")
@@ -184,7 +188,7 @@ def test_a_suite_is_planned_run_resumed_and_reported(tmp_path: Path, capsys: pyt
     assert main(["suite", str(path), "--out", str(out), "--jobs", "1"]) == 0
     said = capsys.readouterr().out
     assert "Level classes" in said
-    assert (bench_folder(out, "glyphs") / "report.html").is_file()
+    assert (bench_folder(out, "glyphs") / "results.sqlite").is_file()
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "glyphs/report.html" in page
     assert main(["suite", str(path), "--out", str(out), "--report", "--json"]) == 0
@@ -193,7 +197,7 @@ def test_a_suite_is_planned_run_resumed_and_reported(tmp_path: Path, capsys: pyt
     assert set(facts["scores"]) == {"digits", "glyphs"}
 
 
-def test_the_page_across_datasets_is_one_file_without_scripts_or_addresses(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_page_across_datasets_is_one_file_without_scripts(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(report, "write_report", lambda bench, out: out)
     suite = collect(fake_suite(4))
     calibration = calibrate(suite, repetitions=10)

@@ -124,8 +124,11 @@ class NewDataset:
     @property
     def decided(self) -> Literal["better", "equal", "worse", ""]:
         """What has a probability of `SURE` or more; nothing if nothing has."""
-        found = {"better": self.better, "equal": self.equal, "worse": self.worse}
-        return next((word for word, p in found.items() if p >= SURE), "")  # type: ignore[return-value]
+        if self.better >= SURE:
+            return "better"
+        if self.worse >= SURE:
+            return "worse"
+        return "equal" if self.equal >= SURE else ""
 
 
 def new_dataset(differences: ArrayLike, errors: ArrayLike, rope: float = ROPE, prior: float = PRIOR) -> NewDataset:

@@ -130,9 +130,7 @@ def _simulate(arguments: argparse.Namespace) -> None:
     from nearfield.analysis.calibration_text import calibrate
 
     if arguments.calibration is None:
-        raise InputError(
-            "name the TOML file of a suite, such as docs/suites/features.toml, or give --calibration FILE."
-        )
+        raise InputError("name the TOML file of a suite, such as docs/suites/features.toml, or --calibration FILE.")
     with show.status("Simulating"):
         written = _write_calibration(calibrate(None, repetitions=THOROUGH), arguments)
     show.say(*(f"Written: {path}" for path in written))

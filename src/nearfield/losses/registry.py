@@ -78,7 +78,7 @@ class Method:
     year: int = 0  # of the publication
     claims: tuple[Claim, ...] = ()  # its results as published
     # how it is tuned and trained
-    space: Mapping[str, Range] = field(default_factory=dict)
+    space: Mapping[str, Real | Whole] = field(default_factory=dict)
     presets: Mapping[str, Params] = field(default_factory=dict)  # published settings by name
     plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
     sampler: str = "m_per_class"  # that of its base if it is "base"

@@ -48,6 +48,8 @@ def pareto_figure(suite: Suite) -> Figure:
             points = {label: (each.efforts[label].seconds, 100 * each.means[label]) for label in suite.methods}
             front = pareto_front(points)
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
             axes.plot(*zip(*points.values(), strict=True), "o", ms=5, color=SOFT)
             axes.plot(*zip(*(points[label] for label in front), strict=True), "o-", color=COLORS[0], lw=1)
             for label in front:
