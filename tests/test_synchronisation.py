@@ -39,6 +39,7 @@ _setup_privateuseone_for_python_backend(DEVICE)
 torch.get_device_module(DEVICE).get_amp_supported_dtype = lambda: [torch.bfloat16]
 LABELS = torch.arange(N) % 6
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+ONLY_WITH_A_SETTING = {"hyperbolic"}  # their description names a synchronisation that the default does not need
 WAITS = (DataDependentOutputException, DynamicOutputShapeException)
 
 
@@ -120,7 +121,7 @@ def test_a_loss_waits_for_the_device_only_if_it_says_so(member: str) -> None:
         waits = watched(make(member)).waits
     except WAITS as error:
         waits = [repr(error)]
-    assert bool(waits) == says_so(MEMBERS[member][0]), waits
+    assert bool(waits) == (says_so(MEMBERS[member][0]) and member not in ONLY_WITH_A_SETTING), waits
 
 
 @pytest.mark.parametrize("member", ["multi_similarity", "triplet semihard", "npairs", "histogram", "proxy_anchor"])

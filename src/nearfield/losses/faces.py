@@ -209,8 +209,13 @@ class MagFace(ProxyLoss):
             raise InputError(f"l_a must be below u_a; got {params['l_a']} and {params['u_a']}.")
 
     def observe(self, norms: Tensor) -> None:
-        ends = torch.quantile(norms.double(), norms.new_tensor([0.1, 0.9]).double())
-        found = (ends * ends.new_tensor([0.5, 2.0])).clamp(min=1e-6).to(self.norm_bounds.dtype)
+        wide = norms.double()
+        ends = torch.quantile(wide, torch.linspace(0.1, 0.9, 2, dtype=wide.dtype, device=wide.device))
+        found = (
+            (ends * torch.linspace(0.5, 2.0, 2, dtype=wide.dtype, device=wide.device))
+            .clamp(min=1e-6)
+            .to(self.norm_bounds.dtype)
+        )
         usable = found[0] < found[1]  # not if a norm is not finite
         self.norm_bounds.copy_(torch.where(usable & ~self.settled, found, self.norm_bounds))
         self.settled.copy_(self.settled | usable)

@@ -58,7 +58,8 @@ class Hyperbolic(PairLoss):
     At identical points the gradient is 0. Rank embeddings of it by the same distance, `distance = "hyperbolic"`, which
     runs of this method do. With `negatives` "two_views", as released, the k-th item of a class is its view k, the
     negatives of a pair are the items of other classes in its two views, and the sum over the pairs of a class is
-    averaged over classes. The released Moebius arithmetic adds 1e-5 to a denominator, which differs by 2e-5.
+    averaged over classes; to count the views is a synchronisation with an accelerator for each block. The released
+    Moebius arithmetic adds 1e-5 to a denominator, which differs by 2e-5.
     """
 
     normalized = False

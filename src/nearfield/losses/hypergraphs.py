@@ -132,20 +132,20 @@ class HIST(nn.Module):
         if len(embeddings) < 2 or not self.lam_s:
             return value
         with torch.autocast(embeddings.device.type, enabled=False):
-            x, y = embeddings.to(value.dtype), labels.to(embeddings.device, torch.int64, non_blocking=True)
-            return value + self.lam_s * F.cross_entropy(self._classify(x, y), y)
+            x, y, present = embeddings.to(value.dtype), labels.long(), labels.long().unique()
+            y, present = (each.to(embeddings.device, non_blocking=True) for each in (y, present))
+            return value + self.lam_s * F.cross_entropy(self._classify(x, y, present), y)
 
-    def _classify(self, x: Tensor, labels: Tensor) -> Tensor:
+    def _classify(self, x: Tensor, labels: Tensor, present: Tensor) -> Tensor:
         """Logits (M, C) of the network over the batch."""
         weights = [p.to(x.dtype) for p in (*self.inner.parameters(), self.scale, self.shift, *self.outer.parameters())]
-        left, right = self._graph(x, labels)
+        left, right = self._graph(x, labels, present)
         h = left @ (right @ F.linear(x, weights[0], weights[1]))
         h = F.leaky_relu(F.batch_norm(h, None, None, weights[2], weights[3], training=True), SLOPE)
         return left @ (right @ F.linear(h, weights[4], weights[5]))
 
-    def _graph(self, x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Two factors, (M, G) and (G, M), of the graph that the Gaussians of the classes in the batch span."""
-        present = labels.unique()  # (G,)
+    def _graph(self, x: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        """Two factors, (M, G) and (G, M), of the graph that the Gaussians of the classes `present` (G,) span."""
         u, m = (self.gaussians.directions(v.to(x.dtype)) for v in (x, self.proxies[present]))
         precision = self.gaussians.precisions()[present].to(x.dtype)
         far = u.square() @ precision.T - 2 * u @ (m * precision).T + (m.square() * precision).sum(1)  # (M, G)
