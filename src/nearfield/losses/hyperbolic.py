@@ -75,7 +75,7 @@ class Hyperbolic(PairLoss):
         **engine: Unpack[EngineOptions],
     ) -> None:
         super().__init__(**engine)
-        self.surveys = self.own_batch = negatives == "two_views"  # type: ignore[misc]  # views are those of a batch
+        self.surveys = self.own_batch = negatives == "two_views"  # views are those of a batch
         self.c, self.clip, self.temperature, self.unit = c, clip, temperature, self.normalize
         self.normalize = False  # not the points of the ball
 

@@ -155,7 +155,9 @@ class Method:
 
     def searched(self, params: Params) -> dict[str, tuple[Range, Any]]:
         """What a search varies, without what `params` set: range and published value, a base's as base_params.KEY."""
-        own = {key: (each, self.parameters[key].default) for key, each in self.space.items() if key not in params}
+        own: dict[str, tuple[Range, Any]] = {
+            key: (each, self.parameters[key].default) for key, each in self.space.items() if key not in params
+        }
         name, given = self.base(params) or ("", {})
         if name not in _METHODS:
             return own
