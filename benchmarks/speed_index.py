@@ -158,7 +158,7 @@ def _exact(queries: Any, every: Any) -> Any:
 def main() -> None:
     """Print the table, or run the one case that this process was started for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20,000 vectors")
+    parser.add_argument("--quick", action="store_true", help="30,000 vectors")
     parser.add_argument("--count", type=int, default=1_000_000, metavar="N", help="vectors (default: 1,000,000)")
     parser.add_argument("--dim", type=int, default=128, metavar="D")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -169,7 +169,7 @@ def main() -> None:
         print(json.dumps(run_case(arguments.case)))
         return
     benchmarks.measure.TIME_LIMIT = 4 * 3600
-    count, rows = 20_000 if arguments.quick else arguments.count, []
+    count, rows = 30_000 if arguments.quick else arguments.count, []
     for kind in arguments.only:
         case = {"count": count, "dim": arguments.dim, "kind": kind}
         found = in_process("benchmarks.speed_index", case, arguments.threads)

@@ -146,7 +146,8 @@ def test_exact_engines_agree(postgres: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf"])
-def test_an_approximate_engine_reaches_its_recall(kind: str, tmp_path: Path) -> None:
+def test_an_approximate_engine_reaches_its_recall(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss_files, "FEW", 0)
     x = unit(8_000, 4, 32)
     engine = FaissEngine(tmp_path, 32, kind)
     engine.add(np.arange(len(x)), x, ["a"] * len(x))
