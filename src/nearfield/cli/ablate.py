@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 30.0  # seconds between two lines of progress
 SIZES = ("batch-size", "batch-size-equal-steps", "embedding-size")
-NAMES = (*SIZES, "bins", "similarity-types", "sampling", "backbone")
+NAMES = (*SIZES, "bins", "similarity-types", "sampling", "backbone", "budget")
 DETAILS = """
 One setting is varied and everything else is equal; every value is a bench of its own in --out. The result is a table,
 a figure and paired significance tests between the values. On the papers' own data (sop, cub, cars196, inshop,

@@ -116,7 +116,7 @@ def start_at_class_means(loss: ProxyLoss, embeddings: Tensor, labels: Tensor) ->
     """
     unit = nn.functional.normalize(embeddings.to(loss.proxies))
     means = torch.zeros(loss.num_classes, unit.shape[1]).to(unit).index_add_(0, labels.to(unit.device), unit)
-    directions = nn.functional.normalize(means)[loss.classes]  # (C * centers, D)
+    directions = nn.functional.normalize(means).repeat_interleave(loss.centers, dim=0)  # (C * centers, D)
     if loss.centers > 1:
         directions = nn.functional.normalize(directions + 0.1 * nn.functional.normalize(loss.proxies))
     loss.proxies.copy_(directions * loss.proxies.norm(dim=1, keepdim=True))
