@@ -100,17 +100,18 @@ def share(each: Real | Whole, value: float) -> float:
 
 @pytest.mark.parametrize("name", losses.names())
 def test_every_published_setting_lies_well_inside_the_space(name: str) -> None:
-    """A twentieth of the range from either end, except at 0, where a margin or a weight may well end."""
+    """A twentieth of the range from either end, unless the parameter ends there by its nature."""
     found = losses.method(name)
     defaults = {key: p.default for key, p in found.parameters.items()}
     for preset, values in {"default": {}, **found.presets}.items():
         for key, each in found.space.items():
             value = {**defaults, **values}[key]
-            if value != each.low or value != 0:
-                at = share(each, value)
-                assert 0.05 <= at <= 0.95 or (each.low == 0 and 0 <= at <= 0.95), (
-                    f"{preset}: {key} = {value} is {at:.2f}"
-                )
+            at, (low, high) = share(each, value), (each.low, each.high)
+            inside_low = at >= 0.05 or (low == 0 <= at)  # at 0 a margin or a weight ends by its nature, at 1 a share
+            inside_high = at <= 0.95 or (low, value, high) == (0, 1, 1)
+            where = f"{preset}: {key} = {value} lies at {at:.2f} of {each}"
+            assert inside_low, where
+            assert inside_high, where
 
 
 def test_settings_known_to_be_good_lie_well_inside() -> None:

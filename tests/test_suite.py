@@ -158,6 +158,17 @@ def test_centers_of_a_class_start_apart() -> None:
     assert ((cosines > 0.95) & (cosines < 1 - 1e-6)).all()
 
 
+@pytest.mark.parametrize("name", [name for name in losses.names() if losses.method(name).has_proxies])
+def test_every_method_with_proxies_can_start_at_class_means(name: str) -> None:
+    known = {"num_classes": 3, "dim": 8, "features": 8}
+    loss = losses.create(name, **{key: known[key] for key in losses.method(name).needs})
+    assert isinstance(loss, ProxyLoss)
+    before = loss.proxies.detach().clone()
+    start_at_class_means(loss, torch.randn(12, 8), torch.arange(12) % 3)
+    assert not torch.equal(loss.proxies, before)
+    assert torch.allclose(loss.proxies.norm(dim=1), before.norm(dim=1), atol=1e-5)
+
+
 def test_only_proxies_can_start_anywhere() -> None:
     with pytest.raises(InputError, match="proxy_start must be random for triplet"):
         check_method(RunConfig(method=MethodConfig(name="triplet"), proxy_start="class_means"))

@@ -154,7 +154,7 @@ class AdaFace(ProxyLoss):
     "magface",
     "Meng et al., MagFace: A Universal Representation for Face Recognition and Quality Assessment, CVPR 2021",
     year=2021,
-    space={"scale": Real(8.0, 128.0, log=True), "u_m": Real(0.5, 1.0), "lam": Real(1.0, 50.0, log=True)},
+    space={"scale": Real(8.0, 128.0, log=True), "u_m": Real(0.5, 1.3), "lam": Real(1.0, 50.0, log=True)},
     presets={
         "command_line": {"lam": 20.0},
         "small_norms": {"l_a": 1.0, "u_a": 51.0, "l_m": 0.45, "u_m": 1.0, "lam": 5.0},
