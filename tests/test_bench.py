@@ -94,8 +94,8 @@ def test_the_first_trial_is_the_published_setting_and_seeds_are_other_ones() -> 
         assert task.run == start.model_copy(update={"seed": TRIAL_SEED})
     assert all(task.bounds == () and task.run.seed == TRIAL_SEED for task in ready)
     assert len({task.run.optimizer.lr for task in ready}) > 3
-    kept = ("batch_size", "per_class")
-    assert all(getattr(t.run.sampler, key) == getattr(bench.config.run.sampler, key) for t in ready for key in kept)
+    assert all(task.run.sampler.batch_size == bench.config.run.sampler.batch_size for task in ready)
+    assert {task.run.sampler.per_class for task in ready} <= {4, 8}  # is searched
 
 
 def test_seeds_take_the_best_setting_and_wait_for_all_trials() -> None:

@@ -21,7 +21,7 @@ Whether a query is of a new class is calibrated on classes that the model was no
 share of queries of new classes that may be taken for known ones.
 
 Engines:
-  faiss                   files in the index: exact up to 200,000 images, then approximate, with measured recall
+  faiss                   files in the index: exact up to 200,000 images, then approximate (recall measured)
   faiss:exact, faiss:hnsw, faiss:ivf
   postgresql://host/db    PostgreSQL with pgvector; needs nearfield[pgvector]
   milvus:http://host:19530, milvus:file.db   needs nearfield[milvus]
