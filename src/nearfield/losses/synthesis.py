@@ -73,7 +73,7 @@ class Mixture(NamedTuple):
     "proxy_synthesis",
     "Gu et al., Proxy Synthesis: Learning with Synthetic Classes for Deep Metric Learning, AAAI 2021",
     year=2021,
-    claims=(Claim("cars196", "BN-Inception-512", 84.25), Claim("cars", "BN-Inception-512, Proxy-NCA", 84.21)),
+    claims=(Claim("cars196", "BN-Inception-512", 84.25), Claim("cars196", "BN-Inception-512, Proxy-NCA", 84.21)),
     space={"alpha": Real(0.1, 4.0, log=True), "mu": Real(0.0, 1.0)},
     presets={
         "paper": {"base": "proxy_softmax", "base_params": {"temperature": 1 / 23}},
