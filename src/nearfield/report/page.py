@@ -30,8 +30,9 @@ from nearfield.report.thumbnails import Sheets, cached_sheets
 from nearfield.training.build import distance_of
 
 SCRIPTS = (
-    "core", "numbers", "images", "controls", "board", "board_details", "critical", "papers", "copies", "charts",
-    "curves", "prefixes", "trials", "ledger", "atlas", "atlas_section", "gallery", "classes", "weights", "main",
+    "elements", "core", "numbers", "images", "controls", "board", "board_details", "critical", "papers", "copies",
+    "charts", "curves", "prefixes", "trials", "ledger", "atlas", "atlas_pointer", "atlas_section", "gallery", "classes",
+    "weights", "main",
 )  # fmt: skip
 CACHE = "report-cache"  # folder in that of the bench
 NOTHING_TO_SHOW = (

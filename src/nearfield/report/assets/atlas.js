@@ -11,8 +11,9 @@ class Atlas {
   /**
    * @param {Numbers} chosen the items, one per point
    * @param {Float32Array} xy coordinates in 0..1, two per point
+   * @param {string} label for screen readers
    */
-  constructor(chosen, xy) {
+  constructor(chosen, xy, label) {
     this.chosen = chosen;
     this.state = {
       /** @type {ColourBy} */
@@ -25,9 +26,6 @@ class Atlas {
       hover: -1,
       xy,
     };
-    const label =
-      `Map of ${chosen.length} test images. Arrow keys move, plus and minus zoom, ` +
-      "0 shows all, Escape clears the highlight.";
     this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": label });
     this.pen = context2d(this.canvas);
     this.size = { width: 0, height: 0 };

@@ -1,5 +1,5 @@
 // @ts-check
-// The section of the atlas: its controls, its legend, and what pointer and keyboard do.
+// The section of the atlas: its controls and its legend.
 
 function atlasSection() {
   if (!D.atlas) return;
@@ -8,13 +8,20 @@ function atlasSection() {
     D.atlas.maps.map((m) => [m.method, once(() => Float32Array.from(unpack(m.xy), (v) => v / 65535))]),
   );
   const methods = byPlace(maps.keys());
-  const atlas = new Atlas(chosen, got(maps, methods[0])());
+  const label =
+    `Map of ${chosen.length} test images. Arrow keys move, plus and minus zoom, ` +
+    "0 shows all, Escape clears the highlight.";
+  const atlas = new Atlas(chosen, got(maps, methods[0])(), label);
   const { state } = atlas;
   const recolour = () => atlasCaption(atlas, atlas.recolour());
   const highlight = (/** @type {number[]} */ labels) => {
     state.lit = new Set(labels);
     recolour();
     say(labels.length ? `Highlighted ${labels.slice(0, 4).map(className).join(", ")}` : "No class highlighted");
+  };
+  const click = (/** @type {number} */ point) => {
+    const label = point < 0 ? null : atlas.labelOf(point);
+    highlight(label === null || (state.lit.size === 1 && state.lit.has(label)) ? [] : [label]);
   };
   const changeColours = (/** @type {ColourBy} */ by) => {
     state.by = by;
@@ -34,17 +41,9 @@ function atlasSection() {
       filter.field,
     ]),
   );
-  const zoomButtons = [
-    button("+", () => atlas.zoom(1.6), { "aria-label": "Zoom in" }),
-    button("−", () => atlas.zoom(1 / 1.6), { "aria-label": "Zoom out" }),
-    button("⤢", () => atlas.showAll(), { "aria-label": "Show all" }),
-  ];
-  at("atlas-stage").replaceChildren(atlas.canvas, h("div", { class: "zoom" }, zoomButtons));
-  atlasPointer(atlas, highlight);
-  atlasKeys(atlas, highlight);
-  const resize = () => atlas.resize(at("atlas-stage").clientWidth);
-  new ResizeObserver(resize).observe(at("atlas-stage"));
-  resize();
+  atlasPointer(atlas, click, (item) => [sheets && fill(thumb(item), { style: { "--side": "112px" } }, []), about(item)]);
+  atlasKeys(atlas, { Escape: () => highlight([]) });
+  atlasStage(atlas, at("atlas-stage"));
   themed.push(recolour);
   recolour();
   Object.assign(atlas.canvas, { atlas });
@@ -91,118 +90,4 @@ function atlasCaption(atlas, categoryColours) {
     lit.length ? `Highlighted: ${names}; ${plural(count, "point")}. ` : "",
     "Click a point to highlight its class. Drag to move; Ctrl and wheel, or the buttons, to zoom.",
   );
-}
-
-/**
- * Hover, click, drag, wheel and two fingers.
- * @param {Atlas} atlas
- * @param {(labels: number[]) => void} highlight
- */
-function atlasPointer(atlas, highlight) {
-  const { canvas, state } = atlas;
-  /** @type {Map<number, Point>} */
-  const pointers = new Map();
-  let dragged = false;
-  /** @type {(event: MouseEvent) => Point} */
-  const where = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
-  canvas.addEventListener("pointerdown", (event) => {
-    pointers.set(event.pointerId, where(event));
-    dragged = false;
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    const now = where(event);
-    const before = pointers.get(event.pointerId);
-    if (!before) {
-      atlasHover(atlas, event, atlas.nearest(now));
-      return;
-    }
-    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
-    const moved = Math.hypot(now[0] - before[0], now[1] - before[1]);
-    if (other) pinch(atlas, before, now, other);
-    else if (event.pointerType !== "touch" && (dragged || moved > 3)) {
-      if (!dragged) canvas.setPointerCapture(event.pointerId);
-      dragged = true;
-      atlas.pan(now[0] - before[0], now[1] - before[1]);
-    } else return;
-    pointers.set(event.pointerId, now);
-    hideTip();
-  });
-  for (const kind of /** @type {const} */ (["pointerup", "pointercancel", "pointerleave"])) {
-    canvas.addEventListener(kind, (event) => pointers.delete(event.pointerId));
-  }
-  canvas.addEventListener("pointerleave", () => {
-    hideTip();
-    state.hover = -1;
-    atlas.draw();
-  });
-  canvas.addEventListener("click", (event) => {
-    if (dragged) return;
-    const found = atlas.nearest(where(event));
-    const label = found < 0 ? null : atlas.labelOf(found);
-    highlight(label === null || (state.lit.size === 1 && state.lit.has(label)) ? [] : [label]);
-  });
-  const wheel = (/** @type {WheelEvent} */ event) => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    atlas.zoom(Math.exp(-event.deltaY * 0.004), ...where(event));
-  };
-  canvas.addEventListener("wheel", wheel, { passive: false });
-}
-
-/**
- * Zoom by two fingers, of which one moves.
- * @param {Atlas} atlas
- * @param {Point} before
- * @param {Point} now
- * @param {Point} other
- */
-function pinch(atlas, before, now, other) {
-  const gap = (/** @type {Point} */ p) => Math.hypot(p[0] - other[0], p[1] - other[1]);
-  atlas.zoom(gap(now) / Math.max(1, gap(before)), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
-}
-
-/**
- * @param {Atlas} atlas
- * @param {PointerEvent} event
- * @param {number} found the point under the pointer, -1 if there is none
- */
-function atlasHover(atlas, event, found) {
-  if (found !== atlas.state.hover) {
-    atlas.state.hover = found;
-    atlas.draw();
-  }
-  if (found < 0) {
-    hideTip();
-    return;
-  }
-  const item = atlas.chosen[found];
-  const image = sheets && fill(thumb(item), { style: { "--side": "112px" } }, []);
-  showTip(event.clientX, event.clientY, image, about(item));
-}
-
-/**
- * @param {Atlas} atlas
- * @param {(labels: number[]) => void} highlight
- */
-function atlasKeys(atlas, highlight) {
-  /** @type {Record<string, () => void>} */
-  const acts = {
-    ArrowLeft: () => atlas.pan(60, 0),
-    ArrowRight: () => atlas.pan(-60, 0),
-    ArrowUp: () => atlas.pan(0, 60),
-    ArrowDown: () => atlas.pan(0, -60),
-    "+": () => atlas.zoom(1.4),
-    "=": () => atlas.zoom(1.4),
-    "-": () => atlas.zoom(1 / 1.4),
-    0: () => atlas.showAll(),
-    Escape: () => highlight([]),
-  };
-  atlas.canvas.addEventListener("keydown", (event) => {
-    if (!(event.key in acts)) return;
-    event.preventDefault();
-    acts[event.key]();
-  });
 }

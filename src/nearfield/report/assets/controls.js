@@ -55,18 +55,6 @@ function search(label, hint, change) {
 }
 
 /**
- * @param {Child} text
- * @param {() => void} click
- * @param {Props} props
- */
-const button = (text, click, props = {}) =>
-  h("button", { type: "button", class: "plain", onclick: click, ...props }, text);
-/**
- * @param {HTMLElement} node
- * @param {boolean} on
- */
-const press = (node, on) => node.setAttribute("aria-pressed", on ? "true" : "false");
-/**
  * A table that scrolls sideways when it is too wide.
  * @param {string} label
  * @param {HTMLTableElement} table
@@ -182,33 +170,4 @@ function copyButton(text, make, done) {
     }, 1200);
   });
   return node;
-}
-
-// The theme: that of the system, or the reader's choice.
-function themeSwitch() {
-  const kinds = ["auto", "light", "dark"];
-  let kind = "auto";
-  try {
-    kind = localStorage.getItem("nearfield-theme") ?? "auto";
-  } catch {
-    // a page opened from disk may have no storage
-  }
-  const node = at("theme");
-  const show = () => {
-    if (kind === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = kind;
-    node.replaceChildren(h("span", { class: "word" }, "Theme: "), kind);
-    themed.forEach((draw) => draw());
-  };
-  node.addEventListener("click", () => {
-    kind = kinds[(kinds.indexOf(kind) + 1) % kinds.length];
-    try {
-      localStorage.setItem("nearfield-theme", kind);
-    } catch {
-      // then the choice lasts as long as the page
-    }
-    show();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-  show();
 }
