@@ -30,6 +30,7 @@ from nearfield.cli import (
     recipes,
     report,
     reproduce,
+    serve,
     show,
     suite,
     train,
@@ -41,8 +42,8 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, suite, ablate, reproduce, train, embed, export, index, evaluate, methods, recipes, weights, gradients, data,
-    report, lint,
+    bench, suite, ablate, reproduce, train, embed, export, index, serve, evaluate, methods, recipes, weights, gradients,
+    data, report, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
@@ -54,6 +55,7 @@ EPILOG = """examples:
   nearfield export runs/fastap -o model  the trained model as a folder that stands alone
   nearfield embed model photos/ -o photos.npz
   nearfield index model photos/ --out shop.index
+  nearfield serve shop.index             a search page and an API on this machine
   nearfield eval photos.npz --ks 1 10 100
   nearfield methods multi_similarity     equation, defaults and source of a method
 

@@ -101,6 +101,11 @@ class Index:
         return [int(item) for item in self._ids]
 
     @property
+    def labels(self) -> dict[int, str | None]:
+        """The label of each item, by id, ascending."""
+        return dict(self._labels)
+
+    @property
     def model(self) -> IndexModel:
         """The model that is stored with the index; loaded when it is first used."""
         if self._model is None:
