@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -51,3 +55,24 @@ def make_index(home: Path, name: str = "shop.index") -> Path:
     model = export(home / "run", home / "model")
     build_index(model, [str(photos)], home / name, options=Options(false_accept=0.1))
     return home / name
+
+
+@contextmanager
+def running(path: Path, **settings: Any) -> Iterator[str]:
+    """A server of the index in this process; its address."""
+    from nearfield.serve import Settings
+    from nearfield.serve.app import create_app
+    from nearfield.serve.run import listen, server_of
+
+    given = Settings(**{"port": 0, "threads": 1, **settings})
+    app = create_app(path, given)
+    app.state.service.start()
+    with listen(given) as listening:
+        server = server_of(app, given)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

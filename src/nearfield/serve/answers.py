@@ -54,6 +54,7 @@ class Searched(BaseModel):
     suggestion: Suggestion | None
     is_new: bool | None = Field(description="whether its class is not in the index; null if not calibrated")
     p_value: float | None = Field(description="share of queries of known classes at most this similar to their class")
+    collapsed: bool = Field(description="whether duplicates were collapsed; not while they are still being looked for")
     vector: list[float] | None = Field(description="the vector that was searched, if asked for")
     vectors: list[list[float]] | None = Field(description="the vectors of the images, if asked for")
     milliseconds: dict[str, float] = Field(description="decode, embed (with waiting), search, total")
@@ -159,7 +160,9 @@ class Problem(BaseModel):
     error: dict[str, str | int]
 
 
-def searched(found: Answer, vectors: list[list[float]] | None, milliseconds: dict[str, float]) -> Searched:
+def searched(
+    found: Answer, collapsed: bool, vectors: list[list[float]] | None, milliseconds: dict[str, float]
+) -> Searched:
     """The JSON of an answer; `vectors` are those of the images, if they were asked for."""
     return Searched(
         neighbours=[
@@ -168,6 +171,7 @@ def searched(found: Answer, vectors: list[list[float]] | None, milliseconds: dic
         suggestion=None if found.suggestion is None else Suggestion(**vars(found.suggestion)),
         is_new=found.is_new,
         p_value=found.p_value,
+        collapsed=collapsed,
         vector=None if vectors is None else found.vector.tolist(),
         vectors=vectors,
         milliseconds={name: round(value, 2) for name, value in milliseconds.items()},

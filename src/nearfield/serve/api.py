@@ -75,20 +75,19 @@ async def search(
         decoded = time.perf_counter()
         made = await service.wait(service.worker.embed(images)) if images else np.zeros((0, 0), np.float32)
         embedded = time.perf_counter()
-        twins = await service.wait(service.overviews.duplicates(service.worker.generation)) if collapse else None
+        twins = await service.known_duplicates() if collapse else None
         searching = time.perf_counter()
 
         def work(index: Index) -> Any:
             if label is not None and label not in index.classes:
                 raise ApiError(422, f"label must be a class of the index; got {label!r}: {_hint(label, index)}")
-            found = answer(index, _question(index, asked, made, k, label), twins)
-            return found
+            return answer(index, _question(index, asked, made, k, label), twins)
 
         found = await service.call(work)
     now = time.perf_counter()
     times = {"decode": decoding, "embed": embedded - decoded, "search": now - searching, "total": now - started}
     own = made.tolist() if vectors else None
-    return answers.searched(found, own, {name: 1e3 * seconds for name, seconds in times.items()})
+    return answers.searched(found, twins is not None, own, {name: 1e3 * seconds for name, seconds in times.items()})
 
 
 async def _asked(service: Service, request: Request, body: bytes) -> tuple[answers.Asked, list[Pixels], float]:

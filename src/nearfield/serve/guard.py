@@ -33,7 +33,7 @@ COOKIE = "nearfield"
 OPEN = ("/", "/app.js", "/style.css", "/docs", "/docs.js", "/openapi.json", "/healthz", "/session")  # hold no data
 LOCAL = ("127.0.0.1", "localhost", "::1")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {

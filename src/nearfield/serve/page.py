@@ -13,8 +13,8 @@ from nearfield.serve.errors import ApiError
 from nearfield.serve.guard import COOKIE, same
 from nearfield.serve.service import service_of
 
-SHARED = ("elements",)  # scripts of the report
-SCRIPTS = ("talk", "sources", "crop", "results", "feedback", "atlas", "duplicates", "browse", "main")
+SHARED = ("elements", "numbers", "atlas", "atlas_pointer")  # scripts of the report
+SCRIPTS = ("state", "talk", "sources", "crop", "ask", "results", "why", "browse", "map", "duplicates", "main")
 router = APIRouter(include_in_schema=False)
 
 
@@ -25,8 +25,8 @@ def asset(name: str) -> str:
     if name == "style.css":
         return "\n".join(part.read_text(encoding="utf-8") for part in (report / "report.css", own / "search.css"))
     if name in ("app.js", "docs.js"):
-        chosen = SCRIPTS if name == "app.js" else ("docs",)
-        parts = [*(report / f"{each}.js" for each in SHARED), *(own / f"{each}.js" for each in chosen)]
+        shared, chosen = (SHARED, SCRIPTS) if name == "app.js" else (SHARED[:1], ("docs",))
+        parts = [*(report / f"{each}.js" for each in shared), *(own / f"{each}.js" for each in chosen)]
         script = "\n".join(part.read_text(encoding="utf-8") for part in parts)
         return f'"use strict";\n(() => {{\n{script}}})();\n'
     return (own / name).read_text(encoding="utf-8")

@@ -7,9 +7,14 @@ import logging
 import socket
 from collections.abc import Callable
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from nearfield.errors import RunError, missing_package
 from nearfield.serve.settings import Settings
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
 
 PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 IDLE = 5  # seconds that a connection without a request is kept
@@ -23,15 +28,23 @@ def serve(
     missing = next((name for module, name in PACKAGES.items() if importlib.util.find_spec(module) is None), None)
     if missing is not None:
         raise missing_package("nearfield serve", missing, "serve")
-    import uvicorn
-
     from nearfield.serve.app import create_app
 
     settings = settings or Settings()
     app = create_app(path, settings)
     app.state.service.start()  # a bad index fails here, before a port is taken
-    listening = _listen(settings)
+    listening = listen(settings)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    with listening:
+        host, port = listening.getsockname()[:2]
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+        server_of(app, settings).run(sockets=[listening])
+
+
+def server_of(app: FastAPI, settings: Settings) -> uvicorn.Server:
+    """The server of an application."""
+    import uvicorn
+
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -44,18 +57,17 @@ def serve(
         http="h11",
         ws="none",
     )
-    with listening:
-        host, port = listening.getsockname()[:2]
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-        uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """A socket at the address of the settings; RunError if it is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((settings.host, settings.port))
+        found.listen(128)
     except OSError as error:
         found.close()
         where = f"{settings.host}:{settings.port}"

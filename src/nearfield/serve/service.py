@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from nearfield.data.pictures import digest_of
-from nearfield.index import Changes, Index, Item
+from nearfield.index import Changes, Duplicates, Index, Item
 from nearfield.serve.errors import ApiError, overloaded
 from nearfield.serve.heat import Pixels
 from nearfield.serve.metrics import Metrics
@@ -24,6 +24,7 @@ from nearfield.serve.worker import Worker
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+SOON = 0.3  # seconds that a search waits for the duplicates of the collection
 Result = TypeVar("Result")
 
 
@@ -42,6 +43,7 @@ class Service:
         """Open index and model; a second call does nothing."""
         if not self.worker.is_started:
             self.worker.start()
+            self.overviews.duplicates(self.worker.generation)
 
     def close(self) -> None:
         """Finish what is at work."""
@@ -57,6 +59,12 @@ class Service:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise overloaded(f"no answer within {self.settings.patience:g} s") from None
+
+    async def known_duplicates(self) -> Duplicates | None:
+        """The duplicates of the collection; None while they are being looked for."""
+        future = asyncio.wrap_future(self.overviews.duplicates(self.worker.generation))
+        done, _ = await asyncio.wait([future], timeout=SOON)
+        return future.result() if done else None
 
     async def call(self, work: Callable[[Index], Result]) -> Result:
         """Work on the index, in the thread that owns it."""

@@ -41,7 +41,10 @@ function atlasSection() {
       filter.field,
     ]),
   );
-  atlasPointer(atlas, click, (item) => [sheets && fill(thumb(item), { style: { "--side": "112px" } }, []), about(item)]);
+  atlasPointer(atlas, click, (item) => [
+    sheets && fill(thumb(item), { style: { "--side": "112px" } }, []),
+    about(item),
+  ]);
   atlasKeys(atlas, { Escape: () => highlight([]) });
   atlasStage(atlas, at("atlas-stage"));
   themed.push(recolour);
