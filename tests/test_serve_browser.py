@@ -308,7 +308,7 @@ def test_everything_by_keyboard(page: Any) -> None:
     with answered(page):
         page.keyboard.press("s")
     seen = set()
-    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    page.focus(".skip")
     for _ in range(20):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
@@ -377,6 +377,6 @@ def test_the_token_is_asked_for(browser: Any, shop: Path, problems: list[str]) -
         page.keyboard.press("Enter")
         page.wait_for_selector("html[data-ready]", state="attached")
         upload(page, encoded(4, 1))
-        until(page, "document.querySelector('#hits img').naturalWidth > 0")  # images are let in too
+        until(page, "document.querySelector('#hits img')?.naturalWidth > 0")  # images are let in too
         page.context.close()
     assert [text for text in problems if "401" not in text] == []
