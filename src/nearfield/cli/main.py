@@ -23,6 +23,7 @@ from nearfield.cli import (
     embed,
     evaluate,
     export,
+    fit,
     gradients,
     index,
     lint,
@@ -42,8 +43,8 @@ from nearfield.progress import shown_by
 
 # in the order of the help
 COMMANDS = (
-    bench, suite, ablate, reproduce, train, embed, export, index, serve, evaluate, methods, recipes, weights, gradients,
-    data, report, lint,
+    fit, bench, suite, ablate, reproduce, train, embed, export, index, serve, evaluate, methods, recipes, weights,
+    gradients, data, report, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
@@ -51,6 +52,7 @@ DESCRIPTION = (
 EPILOG = """examples:
   nearfield bench                        compare three methods on the built-in glyphs, with a report
   nearfield bench --dry-run              what that would run, and how long it would take
+  nearfield fit photos/ --out model      a model for your own photographs, and what to expect of it
   nearfield train --set method.name=fastap --out runs/fastap
   nearfield export runs/fastap -o model  the trained model as a folder that stands alone
   nearfield embed model photos/ -o photos.npz

@@ -46,6 +46,7 @@ class Training(Config):
     split: str | None = None  # fingerprint of the split
     fit_classes: int | None = None
     val_classes: int | None = None
+    classes: tuple[str, ...] | None = None  # names of the training classes, validation included, where they are known
     seed: int | None = None
     steps: int | None = None
     best_step: int | None = None
@@ -76,7 +77,10 @@ class Description(Config):
 
     def values(self) -> dict[str, Any]:
         """What goes into config.json."""
-        return self.model_dump(mode="json", exclude=None if self.joined else {"joined"})
+        unset: dict[str, Any] = {} if self.joined else {"joined": True}
+        if self.training.classes is None:
+            unset["training"] = {"classes"}
+        return self.model_dump(mode="json", exclude=unset)
 
 
 def describe(run: RunFolder) -> Description:

@@ -67,8 +67,10 @@ def calibrate_index(
 
 
 def trained_classes(description: Description) -> set[str]:
-    """The names of the classes that a model was trained on, as far as its training data is still there; else none."""
+    """The names of the classes that a model was trained on, recorded with it or known from its data; else none."""
     made = description.training
+    if made.classes is not None:
+        return set(made.classes)
     if made.method == "none":
         return set()
     try:
