@@ -95,8 +95,9 @@ def _test(description: Mapping[str, Any]) -> str:
 
 def _training(made: Mapping[str, Any], joined: str | None) -> str:
     start = made.get("pretrained")
-    if made["method"] == "none" and start:
-        return f"None: {made['backbone']} as it is, weights of {start['source']} (sha256 {start['sha256']})."
+    if made["method"] == "none":
+        weights = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "random weights"
+        return f"None: {made['backbone']} as it is, {weights}."
     origin = f"weights of {start['source']} (sha256 {start['sha256']})" if start else "random weights"
     frozen = "; frozen: the head was trained on its features" if joined else ""
     facts = {
@@ -111,6 +112,8 @@ def _training(made: Mapping[str, Any], joined: str | None) -> str:
     lines = "\n".join(f"- {key}: {text}" for key, text in facts.items())
     fence = "`" * (1 + max([2, *(len(ticks) for ticks in re.findall("`+", made["config"]))]))  # longer than any inside
     again = "`nearfield train run.toml` trains it again, where run.toml is:"
+    if made.get("classes") is not None:
+        again = f"`nearfield fit {made['data']}` made it; the configuration of its last training:"
     return f"{lines}\n\n{again}\n\n{fence}toml\n{made['config']}{fence}"
 
 

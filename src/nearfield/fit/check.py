@@ -60,10 +60,6 @@ class _Look(NamedTuple):
 
 def check_data(dataset: Dataset, progress: Progress | None = None) -> Checked:
     """Decode every image, and find what must be left out; InputError if nothing is left."""
-    if dataset.are_features:
-        raise InputError(
-            f"fit needs images; {dataset.name} holds features. `nearfield bench` compares methods on features."
-        )
     with reported(f"Checking {dataset.name}", progress) as report:
         looks = list(map_in_order(lambda row: _look(dataset, row), len(dataset.images), report))
     problems = [look for look in looks if isinstance(look, str)]

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,21 +41,52 @@ class Final:
 def steps_for(work: Work, approach: Approach, runs: int) -> int:
     """Steps of each of `runs` trainings, so that they take the approach's share of the time left; 0: too few."""
 
-    def measure() -> list[float]:
-        begun = time.monotonic()
-        found = train_in(work, f"{approach.name}-pace", with_method(approach, METHODS[0], PACE), approach.dataset)
-        all_of_it = time.monotonic() - begun
-        inside = found["train_seconds"] if isinstance(found, dict) else all_of_it
-        return [inside / PACE, max(0.0, all_of_it - inside)]
-
     def choose() -> int:
-        each = approach.share * work.left / runs - 3 * around  # a training validates six times, the pace's twice
         fewest, most = approach.steps
-        count = min(most, int(each / max(step, 1e-9)))
+        count = min(most, int((approach.share * work.left - pace.around(approach, runs)) / runs / max(pace.step, 1e-9)))
         return count if count >= fewest else 0
 
-    step, around = work.decide(f"{approach.name} pace", measure)
+    pace = pace_of(work, approach)
     return work.decide(f"{approach.name} steps", choose)
+
+
+def minutes_for(work: Work, approach: Approach, runs: int) -> int:
+    """The budget that would have allowed the fewest steps."""
+    pace = pace_of(work, approach)
+    seconds = pace.around(approach, runs) + runs * approach.steps[0] * pace.step
+    return int((work.spent + 1.1 * seconds / approach.share) / 60) + 1
+
+
+class Pace(NamedTuple):
+    """How long a training takes, in seconds."""
+
+    step: float
+    first: float  # everything but the steps: the first training of a fold prepares its data
+    later: float  # the same of later ones
+
+    def around(self, approach: Approach, runs: int) -> float:
+        """Everything but the steps, of `runs` trainings; each validates six times instead of twice."""
+        return (approach.folds + 1) * self.first + 2 * runs * self.later
+
+
+def pace_of(work: Work, approach: Approach) -> Pace:
+    """Measured by two trainings of a few steps."""
+
+    def measure() -> list[float]:
+        found = [_timed(work, approach, seed) for seed in (0, 1)]
+        return [found[1][0], found[0][1], found[1][1]]
+
+    return Pace(*work.decide(f"{approach.name} pace", measure))
+
+
+def _timed(work: Work, approach: Approach, seed: int) -> tuple[float, float]:
+    """Seconds of a step, and of everything else."""
+    begun = time.monotonic()
+    config = with_method(approach, METHODS[0], PACE).model_copy(update={"seed": seed})
+    found = train_in(work, f"{approach.name}-pace-{seed}", config, approach.dataset)
+    spent = time.monotonic() - begun
+    inside = min(found["train_seconds"], spent) if isinstance(found, dict) else spent
+    return inside / PACE, spent - inside
 
 
 def choose_method(work: Work, approach: Approach, steps: int, say: Say) -> tuple[str | None, list[dict[str, Any]]]:

@@ -38,7 +38,7 @@ from nearfield.export.write import require_free, write_folder
 from nearfield.files import flush_to_disk, read_json, write_json, write_text
 from nearfield.fit.approaches import METHODS, Approach, head, small_network, whole_network
 from nearfield.fit.check import SMALL, Checked, check_data
-from nearfield.fit.compare import Final, Say, choose_method, steps_for, train_final, validation_score
+from nearfield.fit.compare import Final, Say, choose_method, minutes_for, steps_for, train_final, validation_score
 from nearfield.fit.measure import METRICS, expectation, scores_of_queries
 from nearfield.fit.split import FEWEST, hold_out
 from nearfield.fit.text import report_text
@@ -73,8 +73,10 @@ def fit_model(
     network is exported. `say` is told what was found on the way.
     """
     require_positive(minutes=minutes)
-    target, tell = Path(out), say or (lambda line: None)
+    target, tell = Path(os.path.abspath(out)), say or (lambda line: None)
     data = open_images(photos)
+    if data.are_features:
+        raise InputError(f"fit needs images; {data.name} holds features. `nearfield bench` compares methods on them.")
     finished = _finished(target, data.fingerprint)
     if finished is not None:
         shutil.rmtree(work_folder(target), ignore_errors=True)
@@ -199,9 +201,10 @@ def _random(approach: Approach) -> npt.NDArray[np.float32]:
 
 def _approach(work: Work, approach: Approach, facts: dict[str, Any], say: Say, must: bool) -> list[Final]:
     """Compare methods, then train the best one again for the test; with `must` even if time is short."""
-    steps = steps_for(work, approach, len(METHODS) * approach.folds + 2) or (approach.steps[0] if must else 0)
+    runs = len(METHODS) * approach.folds + 2  # the final one has twice the steps
+    steps = steps_for(work, approach, runs) or (approach.steps[0] if must else 0)
     if not steps:
-        facts["skipped"].append(f"{approach.words}: {_needed(work, approach, len(METHODS) * approach.folds + 2)}")
+        facts["skipped"].append(_too_long(work, approach, runs))
         return []
     say(f"Comparing {len(METHODS)} methods, {approach.words}, {steps} steps each, {approach.folds} folds.")
     method, tried = choose_method(work, approach, steps, say)
@@ -213,7 +216,7 @@ def _whole(work: Work, approach: Approach, method: str, facts: dict[str, Any], s
     """Train the whole network with the method that was best on frozen features, if there is time."""
     steps = steps_for(work, approach, 1)
     if not steps:
-        facts["skipped"].append(f"{approach.words}: {_needed(work, approach, 1)}")
+        facts["skipped"].append(_too_long(work, approach, 1))
         return []
     say(f"Training {approach.words}, {method}, {steps} steps.")
     return _finally(work, approach, method, steps, facts, say)
@@ -230,11 +233,8 @@ def _finally(work: Work, approach: Approach, method: str, steps: int, facts: dic
     return [found]
 
 
-def _needed(work: Work, approach: Approach, runs: int) -> str:
-    """How much time it would have taken."""
-    step, around = work.decide(f"{approach.name} pace", lambda: [0.0, 0.0])
-    seconds = runs * (approach.steps[0] * step + 3 * around) / approach.share + work.budget - work.left
-    return f"not enough time; --minutes {int(seconds / 60) + 1} would allow a short one"
+def _too_long(work: Work, approach: Approach, runs: int) -> str:
+    return f"{approach.words}: not enough time; --minutes {minutes_for(work, approach, runs)} allows a short one"
 
 
 def _choose(work: Work, dataset: Dataset, finals: list[Final], baseline: Baseline, facts: dict[str, Any]) -> Embedder:
