@@ -305,6 +305,8 @@ def test_trained_classes_are_known(model: IndexModel) -> None:
     assert trained_classes(model.description) == {"0", "1", "2", "3", "4"}
     moved = model.description.training.model_copy(update={"fingerprint": "other"})
     assert trained_classes(model.description.model_copy(update={"training": moved})) == set()
+    recorded = moved.model_copy(update={"classes": ("red", "blue")})  # wherever the data are
+    assert trained_classes(model.description.model_copy(update={"training": recorded})) == {"red", "blue"}
 
 
 def killed_at(call: int, work: Callable[[], object]) -> bool:
@@ -416,6 +418,38 @@ def test_killed_while_it_is_changed(shop: Path, photos: Path, model: IndexModel,
         with nf.Index.open(home) as index:
             assert index.check() == []
     assert seen == {False, True}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_while_photographs_are_added(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`index --add`: the old index answers until all new images are there, and the same command completes it."""
+    monkeypatch.setattr(build, "PART", 2)
+    more = tmp_path / "more" / "class new"
+    more.mkdir(parents=True)
+    for value in range(5):
+        Image.fromarray(np.full((8, 8), 40 * value, np.uint8)).save(more / f"{value}.png")
+    old = contents(shop)
+
+    def work(home: Path) -> None:
+        if not home.exists():
+            shutil.copytree(shop, home)
+        assert add_photos(home, [str(tmp_path / "more")]).problems == []
+
+    work(tmp_path / "after.index")
+    new, seen = contents(tmp_path / "after.index"), set()
+    assert len(new) == len(old) + 5
+    for point in spread(work, tmp_path, 8):
+        home = tmp_path / f"{point}.index"
+        shutil.copytree(shop, home)
+        killed_at(point, partial(work, home))
+        found = contents(home)
+        assert found in (old, new)
+        seen.add(found == new)
+        work(home)
+        assert contents(home) == new
+        with nf.Index.open(home) as index:
+            assert index.check() == []
+    assert False in seen
 
 
 @pytest.mark.parametrize("kind", ["postgres", "milvus"])
