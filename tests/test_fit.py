@@ -28,7 +28,7 @@ from nearfield.cli.main import main
 from nearfield.errors import InputError
 from nearfield.fit import approaches, compare, fit_model, report_text, run
 from nearfield.fit.check import Checked, check_data
-from nearfield.fit.measure import over_classes
+from nearfield.fit.measure import expectation, over_classes
 from nearfield.fit.split import LEAST, hold_out, thin
 from nearfield.fit.work import Work, working
 from nearfield.index.known_classes import trained_classes
@@ -207,7 +207,7 @@ def test_a_trained_model_is_exported_with_what_to_expect(
     assert not (tmp_path / "model.work").exists()
     report = (out / "report.md").read_text()
     assert report == report_text(facts)
-    assert "is better than the untrained network" in report
+    assert "ranks better than the untrained network" in report
 
     model = nf.load(out)
     assert trained_classes(model.description) == {f"class {name:02d}" for name in range(CLASSES)} - set(
@@ -236,7 +236,7 @@ def test_it_does_not_boast(tmp_path: Path, quick: None) -> None:
     assert "did not beat the untrained network" in facts["reason"]
     report = (out / "report.md").read_text()
     assert "Exported: the untrained network" in report
-    assert "better" not in report
+    assert "ranks better" not in report
     model = nf.load(out)
     assert trained_classes(model.description) == set()
     files = sorted(path for name in facts["split"]["test_class_names"] for path in (photos / name).iterdir())
@@ -254,10 +254,9 @@ def test_with_the_pretrained_network(photos: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(run, "FOLDS", {"head": 2, "small": 2})
     monkeypatch.setattr(run, "validation_score", lambda *given: 0.0)
     out = tmp_path / "model"
-    choose = run.expectation
 
     def better(*given: Any) -> dict[str, Any]:  # few images prove nothing; the joined model is what is tested here
-        found = choose(*given)
+        found = expectation(*given)
         found["difference"]["map@r"]["low"] = 0.01
         return found
 

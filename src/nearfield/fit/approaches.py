@@ -91,10 +91,12 @@ def with_method(approach: Approach, method: str, steps: int, fold: int | None = 
     data = approach.run.data
     if fold is not None:
         data = data.model_copy(update={"folds": approach.folds, "fold": fold})
+    optimizer = approach.run.optimizer.model_copy(update={"warmup_steps": min(20, steps // 5)})
     return approach.run.model_copy(
         update={
             "method": MethodConfig(name=method),
             "data": data,
+            "optimizer": optimizer,
             "steps": steps,
             "eval_every": max(1, -(-steps // 5)),
         }

@@ -23,10 +23,12 @@ def report_text(facts: Facts) -> str:
 def _verdict(facts: Facts) -> str:
     what = f"{facts['model']}; {facts['dims']} dims; input: {facts['input']}."
     if facts["exported"] == "trained":
-        gain = facts["new_classes"]["difference"]["map@r"]
+        gain = facts["new_classes"]["difference"]
+        first = gain["recall@1"]
+        same = "" if first["low"] > 0 or first["high"] < 0 else ", which is not distinguishable from no change"
         return (
-            f"Exported: a trained model, {what}\n\nOn classes that it had never seen it is better than the untrained "
-            f"network: MAP@R {_signed(gain)} points."
+            f"Exported: a trained model, {what}\n\nOn classes that it had never seen it ranks better than the untrained "
+            f"network: MAP@R {_signed(gain['map@r'])} points. R@1: {_signed(first)} points{same}."
         )
     return f"Exported: the untrained network, {what}\n\nThe reason: {facts['reason']}."
 
@@ -90,7 +92,7 @@ def _data(facts: Facts) -> str:
     lines += _listed(check, "copies_within_classes", "left out, copies of an image of the same class")
     lines += _listed(check, "near_duplicates_across_classes", "suspicious, near-duplicates in different classes")
     if check["near_duplicates_within_classes"]:
-        lines.append(f"- near-duplicates inside classes: {check['near_duplicates_within_classes']:,} pairs")
+        lines.append(f"- pairs of near-duplicates inside classes: {check['near_duplicates_within_classes']:,}")
     split = facts.get("split")
     if split:
         lines.append(
