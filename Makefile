@@ -12,10 +12,10 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow fuzz speed docs wheel clean
+.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site wheel clean
 
 help:  ## say what each target does
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "Setting up Nearfield in $(VENV) (about two minutes, once)"
@@ -64,8 +64,18 @@ speed: $(VENV)/installed-dev  ## time and memory beside pytorch-metric-learning 
 docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (methods, command line)
 	@$(BIN)/python docs/generate.py
 
+tutorials: $(VENV)/installed-dev  ## run the tutorials and write what their blocks print into the pages; minutes
+	@for page in $$(ls docs/tutorials/*.md | grep -v index.md); do OMP_NUM_THREADS=1 $(BIN)/python docs/run_tutorials.py $$page || exit 1; done
+
+$(VENV)/installed-site: $(VENV)/installed
+	@$(PIP) install --constraint constraints.txt --editable ".[site]"
+	@touch $@
+
+site: $(VENV)/installed-site  ## build the documentation as a site into ./site, offline, and check every link
+	@$(BIN)/python docs/build_site.py
+
 wheel:  ## build wheel and sdist, try the wheel in an empty environment away from the sources
 	@PYTHON=$(PYTHON) .ci/wheel
 
 clean:  ## remove the environment and the caches, keep the runs
-	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build src/*.egg-info
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build site src/*.egg-info

@@ -24,7 +24,7 @@ from nearfield.losses import (
     synthesis,
     triplets,
 )
-from nearfield.losses.registry import check_params, create, method, names
+from nearfield.losses.registry import check_params, create, method, names, register_own
 
 __all__ = [
     "calibrated",
@@ -52,3 +52,5 @@ __all__ = [
     "synthesis",
     "triplets",
 ]
+
+register_own()

@@ -1,11 +1,16 @@
 """One record per method, declared at its class by `@register(...)`: everything that is known about it.
 
 `nearfield methods` prints it, `losses.create` builds from it, training, search, bench and report ask it.
+Methods of your own are registered by modules that the environment variable NEARFIELD_METHODS names, separated by spaces
+or commas; they may be files in the current folder. Worker processes of a bench read it too.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -194,6 +199,21 @@ def register(name: str, source: str, **facts: Any) -> Callable[[_Loss], _Loss]:
         return validated(name)(build)
 
     return add
+
+
+def register_own() -> None:
+    """Import the modules that NEARFIELD_METHODS names; InputError if one cannot be."""
+    for module in os.environ.get("NEARFIELD_METHODS", "").replace(",", " ").split():
+        sys.path.insert(0, "")  # for a file in the current folder
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # importing other people's code may raise anything
+            raise InputError(
+                f"NEARFIELD_METHODS must name modules that register methods; got {module!r}; importing it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        finally:
+            sys.path.remove("")
 
 
 def names() -> list[str]:

@@ -1,0 +1,208 @@
+"""Build the site from docs/ into ./site, offline: `make site`.
+
+1. copy docs/ to build/docs. Links that leave docs/ lead to the repository; CONTRIBUTING and CHANGELOG become pages, and
+   so do the decisions of architecture.md;
+2. make the example report: a small bench on built-in data (kept in build/, seconds the next time);
+3. run Zensical, whose warnings are errors;
+4. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
+   elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS, SITE, BENCH = ROOT / "build" / "docs", ROOT / "site", ROOT / "build" / "example-bench"
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # at the root, and in the site
+LINK = re.compile(r"(?<!!)(\[(?:[^\]\[`]|`[^`]*`)*\])\(([^)\s]+)\)")
+CODE = re.compile(r"^( *)```.*?^\1```", re.S | re.M)
+DECISIONS = "\n## Decisions\n"
+REPORT = "example-report/report.html"
+# what a browser fetches by itself; everything else is a link that somebody clicks
+FETCHED = {
+    ("img", "src"),
+    ("script", "src"),
+    ("iframe", "src"),
+    ("link", "href"),
+    ("source", "src"),
+    ("object", "data"),
+}
+REQUEST = re.compile(r"""@import\s+["']https?:|url\(\s*["']?https?:""")
+
+
+def main() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    write_docs(config["extra"]["repository"])
+    problems = missing_pages(DOCS, config["nav"])
+    if not problems:
+        write_example(DOCS / REPORT)
+        shutil.rmtree(SITE, ignore_errors=True)
+        command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict"]
+        done = subprocess.run(command, cwd=ROOT, check=False)
+        problems = check_site(SITE) if done.returncode == 0 else ["zensical found the problems above"]
+    if problems:
+        sys.exit("The site has problems:\n  " + "\n  ".join(problems))
+    print(
+        f"Site: {SITE / 'index.html'}, {len(list(SITE.rglob('*.html')))} pages; every link and anchor leads somewhere."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The copy of docs/
+
+
+def write_docs(repository: str, root: Path = ROOT, out: Path = DOCS) -> None:
+    """Copy docs/ and the pages at the root, links rewritten; the decisions of the architecture become a page."""
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(root / "docs", out, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for page in out.rglob("*.md"):
+        place = Path("docs") / page.relative_to(out)
+        page.write_text(rewrite(page.read_text(encoding="utf-8"), place, repository, root), encoding="utf-8")
+    for name, page_name in PAGES.items():
+        text = (root / name).read_text(encoding="utf-8")
+        (out / page_name).write_text(rewrite(text, Path(name), repository, root), encoding="utf-8")
+    architecture = out / "architecture.md"
+    text, found, decisions = architecture.read_text(encoding="utf-8").partition(DECISIONS)
+    if not found:
+        raise SystemExit(f"docs/architecture.md must have a section `{DECISIONS.strip()}`; it becomes a page.")
+    architecture.write_text(f"{text}{DECISIONS}\nThey have [a page of their own](decisions.md).\n", encoding="utf-8")
+    titled = re.sub(r"^\*\*(.+?)\.\*\* ", r"## \1\n\n", decisions, flags=re.M)
+    (out / "decisions.md").write_text(f"# Decisions and their reasons\n{titled}", encoding="utf-8")
+
+
+def rewrite(text: str, place: Path, repository: str, root: Path = ROOT) -> str:
+    """The text of the page at `place`, relative to the root, with links as the site has them; code stays as it is."""
+
+    def changed(match: re.Match[str]) -> str:
+        return f"{match[1]}({_target(match[2], place, repository, root)})"
+
+    parts, end = [], 0
+    for code in CODE.finditer(text):
+        parts += [LINK.sub(changed, text[end : code.start()]), code[0]]
+        end = code.end()
+    return "".join([*parts, LINK.sub(changed, text[end:])])
+
+
+def _target(link: str, place: Path, repository: str, root: Path) -> str:
+    path, mark, anchor = link.partition("#")
+    if not path or urlsplit(link).scheme:
+        return link
+    try:
+        target = (root / place.parent / path).resolve().relative_to(root)
+    except ValueError:
+        return link  # outside of the project: the check of the site names it
+    if str(target) in PAGES:
+        inside = Path(PAGES[str(target)])
+    elif target.parts[0] == "docs" and target.suffix != ".py":
+        inside = Path(*target.parts[1:])
+    else:
+        return f"{repository}/{target.as_posix()}{mark}{anchor}"
+    depth = len(place.parts) - 2 if place.parts[0] == "docs" else 0
+    return f"{'../' * depth}{inside.as_posix()}{mark}{anchor}"
+
+
+def missing_pages(docs: Path, nav: object) -> list[str]:
+    """Pages that the navigation lacks, or names although they are not there."""
+    there, named = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}, set(_leaves(nav))
+    lacking = [f"docs/{name} is not in the nav of mkdocs.yml; add it." for name in sorted(there - named)]
+    return lacking + [f"mkdocs.yml names {name}, which is not in docs/." for name in sorted(named - there)]
+
+
+def _leaves(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        for value in nav.values():
+            yield from _leaves(value)
+    elif isinstance(nav, list):
+        for value in nav:
+            yield from _leaves(value)
+
+
+def write_example(out: Path) -> None:
+    """The report of a small bench, which is run here unless an earlier build has done so."""
+    import numpy as np
+
+    from nearfield.cli.main import main as nearfield
+    from nearfield.data import load
+
+    data = ROOT / "build" / "glyphs120.npz"  # as example.toml calls it: the whole would make a report of 7 MB
+    if not data.is_file():
+        glyphs = load("glyphs")
+        rows = np.flatnonzero(glyphs.labels < 120)
+        names = np.array(glyphs.class_names)[glyphs.labels[rows]]
+        np.savez(data, images=glyphs.images[rows], labels=names)
+    if nearfield(["bench", str(ROOT / "docs" / "benches" / "example.toml"), "--out", str(BENCH)]):
+        raise SystemExit("the example bench failed; its output is above.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(BENCH / "report.html", out)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The check of the pages
+
+
+class Page(HTMLParser):
+    """The anchors of a page, its links, and what a browser fetches for it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if not value:
+                continue
+            if name == "id" or (tag == "a" and name == "name"):
+                self.anchors.add(value)
+            elif (tag, name) in FETCHED and not (tag == "link" and ("rel", "canonical") in attrs):
+                self.fetched.append(value)
+            elif (tag, name) == ("a", "href"):
+                self.links.append(value)
+
+
+def check_site(site: Path) -> list[str]:
+    """What is wrong with the built pages: links and anchors that lead nowhere, requests to other servers."""
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    problems = []
+    for path, page in pages.items():
+        name = path.relative_to(site)
+        problems += [f"{name}: fetches {link}" for link in page.fetched if urlsplit(link).netloc]
+        problems += [
+            f"{name}: {link} leads nowhere"
+            for link in dict.fromkeys(page.links + page.fetched)
+            if not _leads_somewhere(link, path, pages)
+        ]
+    for style in site.rglob("*.css"):
+        if REQUEST.search(style.read_text(encoding="utf-8")):
+            problems.append(f"{style.relative_to(site)}: fetches something from another server")
+    return problems
+
+
+def _leads_somewhere(link: str, path: Path, pages: dict[Path, Page]) -> bool:
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return True  # another server, which is not asked, or data:
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if target.is_dir():
+        target /= "index.html"
+    if target not in pages:
+        return target.is_file()
+    return not parts.fragment or unquote(parts.fragment) in pages[target].anchors
+
+
+if __name__ == "__main__":
+    main()
