@@ -66,7 +66,7 @@ def blocks(text: str) -> Iterator[tuple[re.Match[str], Block]]:
 
 
 def run_page(page: Path) -> list[tuple[Block, str | None]]:
-    """Run the blocks of a page in an empty folder, which becomes the current one; what each printed, None if left out."""
+    """Run the blocks of a page with an empty folder as the current one; what each printed, None if it was left out."""
     text = page.read_text(encoding="utf-8")
     os.environ["COLUMNS"] = WIDTH
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
