@@ -27,8 +27,8 @@ def _verdict(facts: Facts) -> str:
         first = gain["recall@1"]
         same = "" if first["low"] > 0 or first["high"] < 0 else ", which is not distinguishable from no change"
         return (
-            f"Exported: a trained model, {what}\n\nOn classes that it had never seen it ranks better than the untrained "
-            f"network: MAP@R {_signed(gain['map@r'])} points. R@1: {_signed(first)} points{same}."
+            f"Exported: a trained model, {what}\n\nOn classes that it had never seen it ranks better than the "
+            f"untrained network: MAP@R {_signed(gain['map@r'])} points. R@1: {_signed(first)} points{same}."
         )
     return f"Exported: the untrained network, {what}\n\nThe reason: {facts['reason']}."
 
