@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, no_pretrained: None) -> None:
     small = approaches.small_network
 
     def short(*given: Any) -> approaches.Approach:
-        made = small(*given)
-        return approaches.Approach(made.name, made.words, made.run, made.dataset, 2, (6, 6), made.share)
+        return replace(small(*given), steps=(6, 6))
 
     monkeypatch.setattr(run, "small_network", short)
 
@@ -270,6 +270,32 @@ def test_with_the_pretrained_network(photos: Path, tmp_path: Path, monkeypatch: 
     files = sorted(path for name in facts["split"]["test_class_names"] for path in (photos / name).iterdir())
     scores = nf.retrieval_metrics(model.embed(files), [path.parent.name for path in files], metrics=["map_at_r"])
     assert scores["map@r"] == pytest.approx(facts["new_classes"]["trained"]["map@r"]["mean"], abs=1e-3)
+
+
+def test_the_whole_network_if_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photographs, and a budget that allows a few steps end to end: validation decides between head and network."""
+    for name in range(10):
+        (tmp_path / "photos" / str(name)).mkdir(parents=True)
+        for number in range(3):
+            noise(10 * name + number).save(tmp_path / "photos" / str(name) / f"{number}.png")
+    for room in (approaches, compare, run):
+        monkeypatch.setattr(room, "METHODS", ("multi_similarity",))
+    monkeypatch.setenv("NEARFIELD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run, "FOLDS", {"head": 2})
+    monkeypatch.setattr(run, "SIZES", (64, 64))
+    monkeypatch.setattr(compare, "PACE", 1)
+    head, network = approaches.head, approaches.whole_network
+    monkeypatch.setattr(run, "head", lambda *given: replace(head(*given), steps=(3, 3)))
+    monkeypatch.setattr(run, "whole_network", lambda *given: replace(network(*given), steps=(2, 2)))
+    facts = fit_model(str(tmp_path / "photos"), tmp_path / "model", minutes=30)
+    assert [(row["approach"], row["steps"]) for row in facts["tried"]] == [
+        ("a head on frozen efficientnet_lite0 features", 3),
+        ("a head on frozen efficientnet_lite0 features, final", 3),
+        ("the whole efficientnet_lite0, end to end, final", 2),
+    ]
+    assert facts["skipped"] == []
+    assert all(row["note"] == "" for row in facts["tried"])
+    assert nf.load(tmp_path / "model").embed([noise(1)]).shape == (1, facts["dims"])
 
 
 def test_photographs_without_classes(tmp_path: Path, photos: Path) -> None:
