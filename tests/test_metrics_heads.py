@@ -14,6 +14,7 @@ import nearfield.metrics.ranking.places as places
 from nearfield.metrics import retrieval_metrics
 from nearfield.metrics.ranking import heads
 from nearfield.metrics.ranking.matches import RankingTask
+from nearfield.metrics.ranking.scan import order_rows
 
 HEADS = ("recall", "r_precision", "map_at_r")
 KS = (1, 3, 12)
@@ -157,3 +158,33 @@ def test_only_large_classes_are_counted_by_their_heads() -> None:
     assert not fits(60502, 4, best_depth=1000)
     assert not fits(5924, 58, rest_exact=True)
     assert not fits(800, 58)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 3e-7, 0.0])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_ordered_rows_leave_only_near_entries_between_the_cuts(spread: float, hidden: bool) -> None:
+    """Against comparisons in float64, with scores of any spread, ties, infinite cuts and hidden entries."""
+    generator = torch.Generator().manual_seed(0)
+    tile = (0.7 + spread * torch.randn(40, 3000, generator=generator)).round(decimals=8)
+    cuts = tile[:, :9].double().sort(1).values
+    cuts[::3, -2:] = torch.inf  # queries with fewer matches
+    if hidden:
+        tile[:, 100:140] = torch.finfo(torch.float32).min
+    low, high = cuts - 1e-6, cuts + 1e-6
+    order, bottom, top = order_rows(tile, low, high, exact=False)
+    assert torch.equal(order.sort(1).values, torch.arange(3000).expand(40, -1))
+    step = (cuts[cuts < torch.inf].max() - cuts.min() + 2e-6) / 64_000  # a level of scores
+    for row, column in (low < torch.inf).nonzero().tolist():
+        ranked, (first, last) = tile[row, order[row]].double(), (int(found[row, column]) for found in (bottom, top))
+        assert bool((ranked[:first] < low[row, column] + 1e-7).all())
+        assert bool((ranked[last:] > high[row, column] - 1e-7).all())
+        assert bool(((ranked[first:last] - cuts[row, column]).abs() <= 1e-6 + 3 * step + 1e-6).all())
+
+
+@pytest.mark.parametrize("bits", [64, 40_000])  # levels of 16 bits tell all scores apart, and do not
+def test_ordered_rows_of_whole_numbers_are_exact(bits: int) -> None:
+    tile = torch.randint(-bits, bits + 1, (30, 2000), generator=torch.Generator().manual_seed(1)).float()
+    cuts = tile[:, :12].double()
+    _, bottom, top = order_rows(tile, cuts - 0.5, cuts + 0.5, exact=True)
+    assert torch.equal(bottom, (tile[:, None] < cuts[:, :, None]).sum(2))
+    assert torch.equal(top, (tile[:, None] <= cuts[:, :, None]).sum(2))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nearfield.metrics.ranking.matches import Matches, RankingTask
-from nearfield.metrics.ranking.scan import CROWD, sort_ascending, where
+from nearfield.metrics.ranking.scan import CROWD, order_rows, sort_ascending, where
 from nearfield.metrics.ranking.vectors import pair_scores
 
 COLUMN_BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
@@ -138,20 +138,27 @@ class Counter:
 
     def add_sorted(self, side: Side, other: Side, tile: Tensor) -> None:
         """Count a tile (n, w) for many deep matches per query by sorting its rows."""
-        width = tile.shape[1]
-        columns = torch.arange(width, device=tile.device)
+        width, margin, exact = tile.shape[1], self.widths.margin, self.task.queries.exact
         for start, part in self._parts(side, width):
-            key = sort_ascending(with_columns(tile[start : start + len(part.items)], columns))  # (n, w) float64
-            score = part.deep.T.contiguous()  # (n, K)
+            block = tile[start : start + len(part.items)]
+            deep = part.deep.T.contiguous()  # (n, K)
+            order, bottom, top = order_rows(block, deep - margin, deep + margin, exact)
             known = where(part.deep_entry.T >= 0)
-            row = known // len(part.deep)
-            top = torch.searchsorted(key, score + self.widths.margin, right=True).flatten()[known] + row * width
-            bottom = torch.searchsorted(key, score - self.widths.margin).flatten()[known] + row * width
-            if not self.task.queries.exact and int((top - bottom).sum()) * CROWD > key.numel():
+            bottom, top = bottom.flatten()[known], top.flatten()[known]
+            if not exact and int((top - bottom).sum()) * CROWD > block.numel():
                 self.add_exact(part, other)
                 continue
-            entry, column = part.deep_entry.T.flatten()[known], key.view(torch.int64).flatten().bitwise_and_(SPARE_BITS)
-            self._add(part, other, entry, row, score.flatten()[known], bottom, top, (row + 1) * width, column)
+            row, entry, score = known // len(part.deep), part.deep_entry.T.flatten()[known], deep.flatten()[known]
+            self.higher.index_add_(0, entry, width - top)
+            if exact:
+                self.equal.index_add_(0, entry, top - bottom)
+                continue
+            for match, pair in self._doubts(bottom, top):
+                r, c = row[match], order[row[match], pair]
+                gap = block[r, c].double() - score[match]
+                self.higher.index_add_(0, entry[match], (gap > margin).long())
+                near = where(gap.abs() <= margin)
+                self._compare(part, other, entry[match[near]], r[near], c[near], score[match[near]])
 
     def add_heads(self, side: Side, other: Side, table: Tensor) -> None:
         """Count the sorted candidates (n, W) of each query, with their columns in their bits, for its matches."""
@@ -199,17 +206,21 @@ class Counter:
     ) -> None:  # fmt: skip
         """Count sorted pairs: bottom..top of them are too near to each match's score to order, top..end above it."""
         self.higher.index_add_(0, entry, end - top)
-        doubt = top - bottom
         if self.task.queries.exact:
-            self.equal.index_add_(0, entry, doubt)
+            self.equal.index_add_(0, entry, top - bottom)
             return
+        for match, pair in self._doubts(bottom, top):
+            self._compare(side, other, entry[match], row[match], column[pair], score[match])
+
+    def _doubts(self, bottom: Tensor, top: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each match with each number from its bottom to below its top, (k,) each; as many at once as there is room."""
+        doubt = top - bottom
         unsure = where(doubt > 0)
         chunk = doubt[unsure].cumsum(0).div(self.room, rounding_mode="floor")
         for part in unsure.split(torch.unique_consecutive(chunk, return_counts=True)[1].tolist()):
             match = torch.repeat_interleave(part, doubt[part])  # (k,)
             before = torch.repeat_interleave(doubt[part].cumsum(0) - doubt[part], doubt[part])
-            pair = bottom[match] + torch.arange(len(match), device=match.device) - before
-            self._compare(side, other, entry[match], row[match], column[pair], score[match])
+            yield match, bottom[match] + torch.arange(len(match), device=match.device) - before
 
     def _compare(self, side: Side, other: Side, entry: Tensor, r: Tensor, c: Tensor, score: Tensor) -> None:
         """Compare in float64 the pairs (r, c), which float32 cannot order against a match's score; (k,) each."""

@@ -22,6 +22,7 @@ from torch import Tensor
 SLAB = 1 << 17  # entries of a slab of rows, which stays in cache
 TALL = 240  # rows of a slab at most: a count of a column of flags fits in a byte
 CROWD = 16  # if more than one entry in 16 lies between a pair of cuts, they are not listed
+INNER, OUTER = 32_000, 32_767  # levels of scores on either side of 0: from the lowest to the highest cut, and beyond
 GROUP = 128  # words of eight flags summed at once, so that each of the eight byte sums fits in a byte
 
 ThreadMap = tuple[
@@ -227,6 +228,37 @@ def sort_rows(table: Tensor, pool: ThreadMap) -> Tensor:
     run, threads = pool
     parts = list(run(sort_ascending, table.split(max(1, -(-len(table) // threads)))))
     return table if table.device.type == "cpu" else torch.cat(parts)
+
+
+def order_rows(tile: Tensor, low: Tensor, high: Tensor, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """What sorts the rows of `tile` (r, w), and where cuts low <= high (r, K) fall: columns (r, w), (r, K), (r, K).
+
+    Entries before the first place are below the low cut, those from the second place on above the high one. Between
+    them may be others that are near, unless they are `exact`: whole numbers, with cuts half-way between.
+    On the CPU scores are rounded to 16 bits between the lowest and the highest cut, which are sorted by counting.
+    """
+    low, high = low.float(), high.float()
+    finite = high[high < torch.inf]
+    first, last = (float(low.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    scale = 2 * INNER / max(last - first, 1e-30)
+    if tile.device.type != "cpu" or not np.isfinite(scale) or (exact and scale < 4):
+        key, order = tile.sort(dim=1)
+    else:
+        key, low, high = (_levels(values.numpy(), first, scale) for values in (tile, low, high))
+        order = torch.from_numpy(np.argsort(key.numpy(), axis=-1, kind="stable"))
+        key = key.gather(1, order)
+    return order, torch.searchsorted(key, low), torch.searchsorted(key, high, right=True)
+
+
+def _levels(values: _Floats, first: float, scale: float) -> Tensor:
+    """Float32 values as int16, in the same order as far as that can tell: `first` is -INNER, what is below it less."""
+    found = np.empty(values.shape, dtype=np.int16)
+    step = max(1, SLAB // max(1, values.shape[1]))
+    with np.errstate(over="ignore"):  # hidden entries
+        for start in range(0, len(values), step):
+            slab = (values[start : start + step] - np.float32(first)) * np.float32(scale) - np.float32(INNER)
+            found[start : start + step] = np.floor(slab.clip(-OUTER, OUTER, out=slab), out=slab)
+    return torch.from_numpy(found)
 
 
 def above_each(tile: Tensor, cut: Tensor, pool: ThreadMap) -> tuple[Tensor, Tensor]:
