@@ -1,6 +1,6 @@
 """Training: steps a second beside an ordinary PyTorch loop, the price of chunks, and what batched heads would gain.
 
-    python -m benchmarks.speed_training [--threads N] [--only NAME ...] [--rounds N]
+    python -m benchmarks.speed_training [--threads N] [--only NAME ...] [--tables NAME ...] [--rounds N]
 
 Heads: a linear head of 128 dims on frozen features (those of CUB-200-2011 if NEARFIELD_DATA holds them, else random
 ones of the same shape), by `nearfield.train` and by a plain loop over a DataLoader with the loss, miner and
@@ -391,10 +391,14 @@ def _ratio(a: list[float], b: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(a, b, strict=True))
 
 
+TABLES = {"heads": heads, "seed_tasks": seed_tasks, "several_heads": several_heads, "chunks": chunks}
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[*METHODS, *NETWORKS], help="losses or networks")
+    parser.add_argument("--tables", nargs="+", choices=[*TABLES], default=[*TABLES], help="which tables (default: all)")
     parser.add_argument("--rounds", type=int, default=11, help="turns that each process takes")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--case", help=argparse.SUPPRESS)
@@ -403,13 +407,12 @@ def main() -> None:
         case = json.loads(arguments.case)
         LOOPS[case["who"]](case, Turns(case["threads"]))
         return
-    if methods := [name for name in METHODS if name in arguments.only]:
-        heads(methods, arguments.threads, arguments.rounds)
-        unparametrized = [name for name in methods if name != "proxy_anchor"]  # which learns proxies beside the heads
-        seed_tasks(methods, arguments.threads, arguments.rounds)
-        several_heads(unparametrized, arguments.threads, arguments.rounds)
-    if networks := [name for name in NETWORKS if name in arguments.only]:
-        chunks(networks, arguments.threads, arguments.rounds)
+    methods, networks = ([name for name in group if name in arguments.only] for group in (METHODS, NETWORKS))
+    unparametrized = [name for name in methods if name != "proxy_anchor"]  # which learns proxies beside the heads
+    shown = {"heads": methods, "seed_tasks": methods, "several_heads": unparametrized, "chunks": networks}
+    for table, names in shown.items():
+        if names and table in arguments.tables:
+            TABLES[table](names, arguments.threads, arguments.rounds)
 
 
 if __name__ == "__main__":
