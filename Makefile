@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site wheel clean
+.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site oldest wheel clean
 
 help:  ## say what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -73,6 +73,12 @@ $(VENV)/installed-site: $(VENV)/installed
 
 site: $(VENV)/installed-site  ## build the documentation as a site into ./site, offline, and check every link
 	@$(BIN)/python docs/build_site.py
+
+oldest:  ## the lower bounds of all dependencies together, with the tests of the library (PYTHON=python3.10)
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	@.venv-oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable . pytest hypothesis
+	@.venv-oldest/bin/python -m pytest -W default -p no:anyio tests/test_public.py tests/test_config.py tests/test_losses.py \
+		tests/test_metrics.py tests/test_samplers.py tests/test_training.py tests/test_bench.py
 
 wheel:  ## build wheel and sdist, try the wheel in an empty environment away from the sources
 	@PYTHON=$(PYTHON) .ci/wheel
