@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from screenshots import ARGUMENTS, LOOKS
+from screenshots import ARGUMENTS
+
+LOOKS = {"wide": (1280, 1120, "light"), "dark": (1280, 1120, "dark"), "narrow": (400, 1000, "light")}
 
 
 def main() -> None:

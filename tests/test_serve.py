@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import logging
 import os
 import re
 import shutil
+import signal
+import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +30,9 @@ from PIL import Image
 from serve_index import EACH, EVIL, encoded, make_index
 
 import nearfield as nf
+from nearfield.cli.main import main
 from nearfield.data.input_spec import PictureInput
-from nearfield.errors import InputError
+from nearfield.errors import InputError, RunError
 from nearfield.index import Duplicates, NearDuplicate, Neighbour, add_photos
 from nearfield.serve import Settings
 
@@ -35,6 +42,7 @@ from starlette.testclient import TestClient
 from nearfield.serve.app import create_app
 from nearfield.serve.heat import occluded, seen
 from nearfield.serve.queries import collapse, rocchio
+from nearfield.serve.run import listen
 from nearfield.serve.uploads import cropped, parse_box, parse_form
 from nearfield.serve.worker import Worker
 
@@ -360,7 +368,16 @@ def test_a_vector_of_zeros_is_answered(client: TestClient) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [{"k": 0}, {"k": -1}, {"k": 10**9}, {"k": "x"}, {"k": "1e400"}, {"label": "nothing"}, {"collapse": "maybe"}],
+    [
+        {"k": 0},
+        {"k": -1},
+        {"k": 10**9},
+        {"k": "x"},
+        {"k": "1e400"},
+        {"label": "nothing"},
+        {"label": "x" * 9999},
+        {"collapse": "maybe"},
+    ],
 )
 def test_bad_queries_are_refused(client: TestClient, query: dict[str, Any]) -> None:
     message(ask(client, encoded(1, 1), **query), 422)
@@ -536,6 +553,9 @@ def test_others_need_the_token_for_everything(shop: Path) -> None:
         message(ask(client, encoded(1, 1)), 401)
         assert client.get("/healthz").status_code == 200
         message(client.post("/session", json={"token": "wrong"}), 401)
+        for bad in (b"", b"{}", b"[" * 4000, b'{"token": 1}', b'{"token": "\\ud800"}'):
+            assert client.post("/session", content=bad).status_code in (401, 422)
+        message(client.post("/session", json={"token": "x" * 10_000}), 413)
         assert client.post("/session", json={"token": TOKEN}).status_code == 204
         cookie = client.cookies["nearfield"]
         assert TOKEN not in cookie
@@ -598,6 +618,38 @@ def test_only_the_content_that_was_indexed_is_sent(shop: Path, tmp_path: Path) -
         os.symlink(outside, photos / "2.png")  # the same content, but elsewhere
         for name in ("0.png", "1.png", "2.png"):
             message(client.get(f"/items/{ids[name]}/file"), 404)
+
+
+def test_the_command_serves_until_it_is_stopped(shop: Path) -> None:
+    command = [sys.executable, "-m", "nearfield", "serve", str(shop), "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"at (http://127\.0\.0\.1:\d+/)$", process.stdout.readline().strip())
+        assert found is not None
+        with urllib.request.urlopen(f"{found[1]}healthz", timeout=60) as answer:
+            assert json.load(answer)["items"] == 10 * EACH + 2
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert re.search(r"[0-9a-f]{16} 127\.0\.0\.1 GET '/healthz' 200 [\d.]+ ms", log)
+    assert log.endswith("Stopped.\n")
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    with listen(Settings(port=0)) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # or asyncio leaves Nagle's algorithm on
+        with pytest.raises(RunError, match=r"cannot listen on 127\.0\.0\.1:"):
+            listen(Settings(port=listening.getsockname()[1]))
+
+
+def test_the_command_refuses_what_is_not_safe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, text in {
+        ("serve", str(tmp_path)): "must be an index",
+        ("serve", str(tmp_path), "--host", "0.0.0.0"): "needs a token",
+        ("serve", str(tmp_path), "--token", "short"): "at least 16",
+    }.items():
+        assert main(words) == 2
+        assert text in capsys.readouterr().err
 
 
 def test_uploads_are_not_written(client: TestClient, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from nearfield.index import Index
 from nearfield.serve import answers, metrics
 from nearfield.serve.errors import ApiError
 from nearfield.serve.heat import CELLS, Pixels, occluded, seen
-from nearfield.serve.queries import LARGEST, Question, answer
+from nearfield.serve.queries import LARGEST, LONGEST, Question, answer
 from nearfield.serve.service import Service, service_of
 from nearfield.serve.uploads import Form, parse_box, parse_form
 
@@ -59,7 +59,7 @@ SEARCH = _body(
 async def search(
     request: Request,
     k: Annotated[int, Query(ge=1, le=LARGEST, description="neighbours")] = 10,
-    label: Annotated[str | None, Query(description="search one class only")] = None,
+    label: Annotated[str | None, Query(max_length=LONGEST, description="search one class only")] = None,
     collapse: Annotated[bool, Query(description="show duplicates under the nearest of them")] = False,
     vectors: Annotated[bool, Query(description="answer with the vectors of the query too")] = False,
 ) -> answers.Searched:

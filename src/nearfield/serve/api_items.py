@@ -16,6 +16,7 @@ from nearfield.data.pictures import digest_of
 from nearfield.index import Index, add_images, remove_items
 from nearfield.serve import answers
 from nearfield.serve.errors import ApiError
+from nearfield.serve.queries import LONGEST
 from nearfield.serve.service import service_of
 from nearfield.serve.uploads import FORMATS, parse_form
 
@@ -51,7 +52,7 @@ GUARDED: dict[int | str, dict[str, Any]] = {
 @router.get("", response_model=answers.Items)
 async def items(
     request: Request,
-    label: Annotated[str | None, Query(description="one class only")] = None,
+    label: Annotated[str | None, Query(max_length=LONGEST, description="one class only")] = None,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE)] = 50,
 ) -> answers.Items:
@@ -101,8 +102,8 @@ def media_type(content: bytes) -> str:
     """The type of an image, from its content; a browser shall not guess."""
     try:
         with Image.open(io.BytesIO(content)) as image:
-            known = image.format in FORMATS
-            return Image.MIME.get(str(image.format), "") if known else "application/octet-stream"
+            kind = "JPEG" if image.format == "MPO" else str(image.format)  # an MPO begins with a whole JPEG
+            return Image.MIME[kind] if kind in FORMATS else "application/octet-stream"
     except Exception:  # whatever a decoder raises
         return "application/octet-stream"
 

@@ -134,7 +134,7 @@ def is_trusted(headers: Headers, settings: Settings, session: str | None) -> boo
 
 def same(given: str, expected: str | None) -> bool:
     """Whether two secrets are equal, in a time that does not depend on where they differ."""
-    return expected is not None and hmac.compare_digest(given.encode(), expected.encode())
+    return expected is not None and hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 async def refuse(send: Any, request_id: str, error: ApiError) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.responses import HTMLResponse, Response
 
 from nearfield.serve.errors import ApiError
@@ -15,6 +15,7 @@ from nearfield.serve.service import service_of
 
 SHARED = ("elements", "numbers", "atlas", "atlas_pointer")  # scripts of the report
 SCRIPTS = ("state", "talk", "sources", "crop", "ask", "results", "why", "browse", "map", "duplicates", "main")
+SHORT = 4096  # bytes of the request for a cookie
 router = APIRouter(include_in_schema=False)
 
 
@@ -69,9 +70,14 @@ class Login(BaseModel):
 
 
 @router.post("/session")
-async def session(request: Request, login: Login) -> Response:
+async def session(request: Request) -> Response:
     """A cookie for the page in exchange for the token, since images of a page cannot send a header."""
     service = service_of(request)
+    async with service.gate.body(request, SHORT) as body:
+        try:
+            login = Login.model_validate_json(body)
+        except ValidationError:
+            raise ApiError(422, 'The body must be JSON: {"token": "..."}.') from None
     if not same(login.token, service.settings.token):
         raise ApiError(401, "The token is not valid.", {"WWW-Authenticate": "Bearer"})
     answer = Response(status_code=204)

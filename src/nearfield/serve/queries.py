@@ -16,6 +16,7 @@ from nearfield.index import Duplicates, Index, Neighbour, SearchResult, Suggesti
 RIGHT, WRONG = 0.75, 0.15  # weights of feedback
 SPARE = 4  # times k: neighbours looked at, so that k remain after duplicates are collapsed
 LARGEST = 1000  # neighbours of an answer
+LONGEST = 255  # characters of a class to search
 Floats = npt.NDArray[np.float32]
 
 

@@ -49,11 +49,11 @@ class Gate:
             self.inside -= 1
 
     @asynccontextmanager
-    async def body(self, request: Request) -> AsyncIterator[bytes]:
+    async def body(self, request: Request, limit: int | None = None) -> AsyncIterator[bytes]:
         """The body of a request, which counts as memory in use while the block runs."""
-        limit = self.settings.max_bytes
+        limit = limit or self.settings.max_bytes
         said = request.headers.get("content-length", "0")
-        if not (said.isascii() and said.isdigit()) or int(said) > limit:
+        if not (said.isascii() and said.isdigit() and len(said) < 16) or int(said) > limit:
             raise ApiError(413, f"The request must have at most {limit:,} bytes; got {said[:20]}.")
         taken, parts = 0, []
         try:

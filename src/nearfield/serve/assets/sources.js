@@ -79,6 +79,7 @@ function showExamples() {
     return h("li", {}, chosen, button("×", remove, { class: "plain drop-it", "aria-label": `Remove ${name}` }));
   });
   at("examples").replaceChildren(...entries);
+  at("examples").hidden = entries.length === 1 && state.examples[0].kind === "image"; // it is on the stage
   showStage();
   showControls();
 }
