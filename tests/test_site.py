@@ -86,3 +86,13 @@ def test_the_check_finds_what_leads_nowhere_and_what_is_fetched(tmp_path: Path) 
         "a.html: x.png leads nowhere",
         "a.css: fetches something from another server",
     ]
+
+
+def test_aligned_docstrings_stay_as_typed() -> None:
+    pytest.importorskip("griffe", reason="needs nearfield[site]")
+    from docstrings import as_markdown
+
+    text = "A value.\n\n    L = 1/M sum_i l_i\n\na   the first\nbb  the second\n\nThe end."
+    fenced = "```text\n    L = 1/M sum_i l_i\n\na   the first\nbb  the second\n```"
+    assert as_markdown(text) == f"A value.\n\n{fenced}\n\nThe end."
+    assert as_markdown("One line.") == "One line."
