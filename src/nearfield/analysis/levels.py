@@ -21,7 +21,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import ndtr, stdtr, stdtrit
 
 from nearfield.analysis.statistics import (
@@ -190,5 +189,7 @@ def spread_of_methods(scores: ArrayLike) -> float:
 
 
 def _solve(below: Callable[[float], float], target: float, centre: Floats, width: Floats) -> float:
+    from scipy.optimize import brentq  # takes long to import
+
     far = 50 * float(width.max())
     return float(brentq(lambda x: below(x) - target, float(centre.min()) - far, float(centre.max()) + far))
