@@ -47,7 +47,7 @@ def main() -> None:
     if not problems:
         write_example(DOCS / REPORT)
         shutil.rmtree(SITE, ignore_errors=True)
-        command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict"]
+        command = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
         done = subprocess.run(command, cwd=ROOT, check=False)
         (SITE / "404.html").unlink(missing_ok=True)  # it knows only sites at the root of a server
         problems = check_site(SITE) if done.returncode == 0 else ["zensical found the problems above"]

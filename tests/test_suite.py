@@ -160,7 +160,7 @@ def test_centers_of_a_class_start_apart() -> None:
 
 @pytest.mark.parametrize("name", [name for name in losses.names() if losses.method(name).has_proxies])
 def test_every_method_with_proxies_can_start_at_class_means(name: str) -> None:
-    known = {"num_classes": 3, "dim": 8, "features": 8}
+    known: dict[str, Any] = {"num_classes": 3, "dim": 8, "features": 8}
     loss = losses.create(name, **{key: known[key] for key in losses.method(name).needs})
     assert isinstance(loss, ProxyLoss)
     before = loss.proxies.detach().clone()

@@ -103,12 +103,18 @@ def _value_and_gradient(loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tenso
 
 
 def _difference_error(loss: Loss, x: Tensor, y: Tensor, gradient: Tensor, generator: torch.Generator) -> float:
-    """Relative error of the gradient in a random direction, by central differences."""
-    step = 1e-6
+    """Relative error of the gradient in a random direction, by central differences.
+
+    The smaller error of two steps: one step may be too long for a steep loss, the other too short for a large value.
+    """
     direction = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    along, size = (gradient * direction).sum(), (gradient.norm() * direction.norm()).clamp(min=1e-12)
+    errors = []
     with torch.no_grad():
-        slope = (loss(x + step * direction, y) - loss(x - step * direction, y)) / (2 * step)
-    return float((slope - (gradient * direction).sum()).abs() / (gradient.norm() * direction.norm()).clamp(min=1e-12))
+        for step in (1e-6, 1e-5):
+            slope = (loss(x + step * direction, y) - loss(x - step * direction, y)) / (2 * step)
+            errors.append(float((slope - along).abs() / size))
+    return min(errors)
 
 
 def _chunk_error(loss: Loss, x: Tensor, y: Tensor, chunk: int = 7) -> float:
