@@ -12,12 +12,15 @@ DETAILS = """
 PHOTOS is a folder with a folder of images for each class, a table (.csv with the columns path and label), or the name
 of a dataset (`nearfield data list`).
 
-  1  The data are checked: files that cannot be read, classes with one image, copies, near-duplicates in two classes.
+  1  The data are checked: files that cannot be read, classes with one image, copies, near-duplicates in
+     two classes.
   2  30 % of the classes are held out. Nothing is learned from them, and nothing is chosen by them.
-  3  A few strong methods are compared under equal conditions: first as heads on frozen features of a pretrained
-     network, then, if the time allows, the whole network; small images also train a small network from scratch.
-  4  What validation chose is tested on the held-out classes, against the untrained network. The report says what to
-     expect on new classes, with an interval. If training is not better, the untrained network is exported.
+  3  A few strong methods are compared under equal conditions: first as heads on frozen features of a
+     pretrained network, then, if the time allows, the whole network; small images also train a small
+     network from scratch.
+  4  What validation chose is tested on the held-out classes, against the untrained network. The report
+     says what to expect on new classes, with an interval. If training is not better, the untrained
+     network is exported.
 
 Photographs without classes get the pretrained network. DIR is a model that `nearfield index`, `nearfield embed` and
 nearfield.load open; DIR/report.md is the report. Until it is complete its parts are in DIR.work: interrupt it at any

@@ -70,8 +70,8 @@ def _by_year(found: list[Method]) -> None:
             where = " ".join(filter(None, ("" if column else claim.dataset, claim.backbone)))
             by_dataset.setdefault(column, []).append(f"{claim.r_at_1:.1f} {where}".rstrip() + mark)
         name = f"{m.name} (= {m.alias_of})" if m.alias_of else m.name
-        rows.append((str(m.year), name, *("\n".join(by_dataset.get(column, [])) for column in (*SHOWN, ""))))
-    head = ("year", "method", *SHOWN.values(), "other")
+        rows.append((name, str(m.year), *("\n".join(by_dataset.get(column, [])) for column in (*SHOWN, ""))))
+    head = ("method", "year", *SHOWN.values(), "other")
     show.say(show.table(head, rows, "R@1 in percent as published, by backbone and embedding size", lines=True))
     show.say(*(f"[{number}] {source}" for source, number in notes.items()))
 
