@@ -97,6 +97,12 @@ def test_opis_is_0_where_one_threshold_suits_all_and_grows_where_classes_differ(
     assert second > 2 * first
 
 
+def test_opis_needs_a_class_with_both_kinds_of_pairs() -> None:
+    """Of queries of two classes and a gallery of one, each class has one kind."""
+    with pytest.raises(InputError, match="opis; no class has both"):
+        retrieval_metrics(np.eye(2), [0, 1], gallery=np.ones((1, 2)), gallery_labels=[0], metrics=("opis",))
+
+
 def test_opis_counts_classes_of_one_item_by_nothing() -> None:
     """They have no matching pair; a hamming code has few thresholds."""
     points, labels = np.concatenate([POINTS, POINTS[:1] * -1]), np.append(LABELS, 99)

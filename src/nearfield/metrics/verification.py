@@ -91,12 +91,15 @@ def _opis(task: RankingTask, other: Tensor) -> float:
             place = (same * classes + labels) * (THRESHOLDS + 1) + reached
             counts += torch.bincount(place[taken], minlength=counts.numel()).view_as(counts)
     total = counts.sum(2, keepdim=True)
+    both = (total > 0).all(0)[:, 0]  # (C,)
+    if not bool(both.any()):
+        raise InputError("labels must hold a class with matching and other pairs for opis; no class has both.")
     share = (counts.flip(2).cumsum(2).flip(2).double() / total.clamp(min=1))[
         :, :, 1:
     ]  # (2, C, T) at or above each threshold
     right, rejected = share[1], 1 - share[0]
     utility = 2 * right * rejected / (right + rejected).clamp(min=1e-12)
-    return float(utility[(total > 0).all(0)[:, 0]].var(0, correction=0).mean())
+    return float(utility[both].var(0, correction=0).mean())
 
 
 def _histograms(task: RankingTask) -> tuple[Tensor, Tensor]:
