@@ -65,7 +65,7 @@ docs: $(VENV)/installed-dev  ## write the generated pages of docs/ again (method
 	@$(BIN)/python docs/generate.py
 
 tutorials: $(VENV)/installed-dev  ## run the tutorials and write what their blocks print into the pages; minutes
-	@for page in $$(ls docs/tutorials/*.md | grep -v index.md); do OMP_NUM_THREADS=1 $(BIN)/python docs/run_tutorials.py $$page || exit 1; done
+	@for page in $$(ls docs/tutorials/*.md | grep -v index.md); do $(BIN)/python docs/run_tutorials.py $$page || exit 1; done
 
 $(VENV)/installed-site: $(VENV)/installed
 	@$(PIP) install --constraint constraints.txt --editable ".[site]"

@@ -1,7 +1,7 @@
 """Build the site from docs/ into ./site, offline: `make site`.
 
 1. copy docs/ to build/docs. Links that leave docs/ lead to the repository; CONTRIBUTING and CHANGELOG become pages, and
-   so do the decisions of architecture.md;
+   so do the decisions of architecture.md; reproductions get a list;
 2. make the example report: a small bench on built-in data (kept in build/, seconds the next time);
 3. run Zensical, whose warnings are errors;
 4. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
@@ -27,6 +27,7 @@ PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  
 LINK = re.compile(r"(?<!!)(\[(?:[^\]\[`]|`[^`]*`)*\])\(([^)\s]+)\)")
 CODE = re.compile(r"^( *)```.*?^\1```", re.S | re.M)
 DECISIONS = "\n## Decisions\n"
+LISTED = "reproductions"  # a folder of pages that commands write: its index is made here, and the nav has only that
 REPORT = "example-report/report.html"
 # what a browser fetches by itself; everything else is a link that somebody clicks
 FETCHED = {
@@ -79,6 +80,11 @@ def write_docs(repository: str, root: Path = ROOT, out: Path = DOCS) -> None:
     architecture.write_text(f"{text}{DECISIONS}\nThey have [a page of their own](decisions.md).\n", encoding="utf-8")
     titled = re.sub(r"^\*\*(.+?)\.\*\* ", r"## \1\n\n", decisions, flags=re.M)
     (out / "decisions.md").write_text(f"# Decisions and their reasons\n{titled}", encoding="utf-8")
+    pages = sorted((out / LISTED).glob("*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages]
+    lines = [f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True)]
+    head = "# Tables and figures of the papers, repeated\n\nWritten by `nearfield reproduce`.\n\n"
+    (out / LISTED / "index.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
 
 
 def rewrite(text: str, place: Path, repository: str, root: Path = ROOT) -> str:
@@ -115,7 +121,11 @@ def _target(link: str, place: Path, repository: str, root: Path) -> str:
 def missing_pages(docs: Path, nav: object) -> list[str]:
     """Pages that the navigation lacks, or names although they are not there."""
     there, named = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}, set(_leaves(nav))
-    lacking = [f"docs/{name} is not in the nav of mkdocs.yml; add it." for name in sorted(there - named)]
+    lacking = [
+        f"docs/{name} is not in the nav of mkdocs.yml; add it."
+        for name in sorted(there - named)
+        if not name.startswith(f"{LISTED}/")
+    ]
     return lacking + [f"mkdocs.yml names {name}, which is not in docs/." for name in sorted(named - there)]
 
 

@@ -69,6 +69,8 @@ def run_page(page: Path) -> list[tuple[Block, str | None]]:
     """Run the blocks of a page with an empty folder as the current one; what each printed, None if it was left out."""
     text = page.read_text(encoding="utf-8")
     os.environ["COLUMNS"] = WIDTH
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same numbers, and no crawling, on a machine that is busy
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     names: dict[str, Any] = {"__name__": "__tutorial__"}
     found: list[tuple[Block, str | None]] = []

@@ -56,6 +56,13 @@ def test_the_navigation_names_every_page(docs: Path) -> None:
     assert missing_pages(docs, [*nav, {"x": "gone.md"}]) == ["mkdocs.yml names gone.md, which is not in docs/."]
 
 
+def test_reproductions_are_listed(docs: Path) -> None:
+    pages = {page.name for page in (ROOT / "docs" / "reproductions").glob("*.md")}
+    index = (docs / "reproductions" / "index.md").read_text(encoding="utf-8")
+    assert pages
+    assert [name for name in pages if f"]({name})" not in index] == []
+
+
 def test_decisions_are_a_page(docs: Path) -> None:
     text = (docs / "decisions.md").read_text(encoding="utf-8")
     assert text.count("\n## ") >= 10
