@@ -399,6 +399,15 @@ def test_resume_in_the_middle_of_an_epoch(kind: str) -> None:
         assert drawn == expected
 
 
+def test_an_epoch_ends_with_its_last_batch_even_if_nobody_asks_for_another() -> None:
+    """As Lightning reads a loader: it takes as many batches as the loader has, and leaves the iterator there."""
+    labels = np.repeat(np.arange(6), 4)
+    whole, partial = (MPerClassSampler(labels, 6, 2, seed=0) for _ in range(2))
+    for _ in range(3):
+        batches = iter(partial)
+        assert [next(batches) for _ in range(len(partial))] == list(whole)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_epochs_and_seeds_differ_and_repeat(kind: str) -> None:
     a, b = make(kind), make(kind)

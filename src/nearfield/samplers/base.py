@@ -103,6 +103,9 @@ class BatchSampler(ABC):
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = self.draw_epoch(self._rng())
+        if self.position >= len(batches):  # the last batch was taken and nobody asked for another: Lightning does not
+            self.set_epoch(self.epoch + 1)
+            batches = self.draw_epoch(self._rng())
         while self.position < len(batches):
             self.position += 1
             yield batches[self.position - 1].tolist()
