@@ -268,7 +268,7 @@ class Mined(Pairs):
 
 OWN_PAIRS = ("npairs", "angular", "margin")  # they choose their own pairs
 COMPOSED: list[tuple[str, dict[str, Any]]] = [
-    *[(loss, {}) for loss in REFERENCE if loss not in (*OWN_PAIRS, "lifted")],
+    *[(loss, {}) for loss in REFERENCE if loss not in (*OWN_PAIRS, "lifted", "tcm")],
     ("contrastive", {"form": "hinge"}),
     ("contrastive", {"form": "hadsell"}),
     ("triplet", {"mining": "semihard"}),
@@ -288,6 +288,15 @@ def test_lifted_with_a_miner_is_refused_or_right() -> None:
     """A pair counts from both of its ends, of which a miner may keep one."""
     with contextlib.suppress(InputError):
         check_composition("lifted", {}, "hard")
+
+
+def test_the_miner_of_a_regularised_loss_is_its_bases() -> None:
+    """The margins of TCM are over all pairs, whatever its base gets to see."""
+    x, labels = ZOO["unequal"]
+    mined = {"miner": RULES["hard"][0]}
+    margins = losses.create("tcm", base="contrastive")(x, labels) - losses.create("contrastive")(x, labels)
+    expected = losses.create("multi_similarity", **mined)(x, labels) + margins
+    torch.testing.assert_close(losses.create("tcm", **mined)(x, labels), expected, rtol=1e-9, atol=1e-12)
 
 
 def check_composition(loss: str, params: dict[str, Any], title: str) -> None:

@@ -111,8 +111,9 @@ def _prefixes(arguments: argparse.Namespace) -> None:
     if arguments.json:
         return show.say_json([{"dims": d, "bytes": BYTES * d, **scores} for d, scores in found.items()])
     names = list(next(iter(found.values())))
-    rows = [(str(d), f"{BYTES * d:,}", *(_cell(name, scores[name]) for name in names)) for d, scores in found.items()]
-    show.say(show.table(("dims", "bytes a vector", *names), rows, right=range(len(names) + 2)))
+    rows = [("bytes a vector", *(f"{BYTES * d:,}" for d in found))]
+    rows += [(name, *(_cell(name, scores[name]) for scores in found.values())) for name in names]
+    show.say(show.table(("dims", *map(str, found)), rows, right=range(1, len(found) + 1)))
     return None
 
 
