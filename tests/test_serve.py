@@ -41,6 +41,7 @@ from starlette.testclient import TestClient
 
 from nearfield.serve.app import create_app
 from nearfield.serve.heat import occluded, seen
+from nearfield.serve.overviews import make_atlas
 from nearfield.serve.queries import collapse, rocchio
 from nearfield.serve.run import listen
 from nearfield.serve.uploads import cropped, parse_box, parse_form
@@ -117,6 +118,13 @@ def test_all_ways_to_ask_agree(client: TestClient) -> None:
     assert by_item["suggestion"]["probability"] is None
     whole = client.post("/search?k=4", files={"image": encoded(4, 1)}, data={"crop": "0,0,1,1"}).json()
     assert whole["neighbours"] == first["neighbours"]
+
+
+def test_vectors_of_another_model_are_refused(client: TestClient) -> None:
+    model = client.get("/index").json()["model"]
+    body = {"vector": [1.0] * 8}
+    assert client.post("/search", params={"model": model}, json=body).status_code == 200
+    assert model in message(client.post("/search", params={"model": "f" * 64}, json=body), 422)
 
 
 def test_a_crop_is_searched_as_the_image_of_that_part(client: TestClient) -> None:
@@ -483,6 +491,24 @@ def test_an_answer_that_takes_too_long_is_503(shop: Path) -> None:
         client.app.state.service.worker.call(lambda index: held.wait(30))  # type: ignore[attr-defined]
         assert "within 0.2 s" in message(client.get("/index"), 503)
         held.set()
+
+
+def test_a_map_that_takes_long_is_finished_for_the_next(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, calls = threading.Event(), []
+
+    def slow(index: Any) -> Any:
+        calls.append(index)
+        held.wait(30)
+        return make_atlas(index)
+
+    monkeypatch.setattr("nearfield.serve.overviews.make_atlas", slow)
+    with served(shop, patience=0.3) as client:
+        message(client.get("/atlas"), 503)
+        message(client.get("/atlas"), 503)
+        held.set()
+        _first([client.app.state.service.overviews.atlas(0)], 1)  # type: ignore[attr-defined]
+        assert client.get("/atlas").status_code == 200
+    assert len(calls) == 1
 
 
 def test_queries_that_wait_go_through_the_network_together(shop: Path) -> None:

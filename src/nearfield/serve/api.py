@@ -63,6 +63,7 @@ async def search(
     label: Annotated[str | None, Query(max_length=LONGEST, description="search one class only")] = None,
     collapse: Annotated[bool, Query(description="show duplicates under the nearest of them")] = False,
     vectors: Annotated[bool, Query(description="answer with the vectors of the query too")] = False,
+    model: Annotated[str | None, Query(max_length=64, description="digest of the model that made the vectors")] = None,
 ) -> answers.Searched:
     """The items most similar to an image, to several images together, to a vector, or to indexed items.
 
@@ -80,6 +81,8 @@ async def search(
         searching = time.perf_counter()
 
         def work(index: Index) -> Any:
+            if model is not None and model != index.digest:
+                raise ApiError(422, f"model must be the index's, {index.digest}; got {model!r}: vectors of two differ.")
             if label is not None and label not in index.classes:
                 raise ApiError(422, f"label must be a class of the index; got {label!r}: {_hint(label, index)}")
             return answer(index, _question(index, asked, made, k, label), twins)
@@ -231,7 +234,7 @@ async def facts(request: Request) -> answers.IndexFacts:
 async def duplicates(request: Request) -> answers.DuplicateLists:
     """Two lists: items with the same content, and items that look almost the same."""
     service = service_of(request)
-    found = await service.wait(service.overviews.duplicates(service.worker.generation))
+    found = await service.wait(service.overviews.duplicates(service.worker.generation), shared=True)
     near = [answers.Near(**vars(pair)) for pair in found.near]
     return answers.DuplicateLists(identical=[list(group) for group in found.identical], near=near)
 
@@ -240,7 +243,7 @@ async def duplicates(request: Request) -> answers.DuplicateLists:
 async def atlas(request: Request) -> answers.AtlasPoints:
     """A map of the collection, by t-SNE; takes seconds when it is first asked for."""
     service = service_of(request)
-    found = await service.wait(service.overviews.atlas(service.worker.generation))
+    found = await service.wait(service.overviews.atlas(service.worker.generation), shared=True)
     return answers.AtlasPoints(**vars(found))
 
 

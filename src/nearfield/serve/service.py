@@ -52,11 +52,12 @@ class Service:
         self.overviews.close()
         self.worker.close()
 
-    async def wait(self, future: Future[Result]) -> Result:
-        """The result of other threads; ApiError 503 if it takes too long."""
+    async def wait(self, future: Future[Result], shared: bool = False) -> Result:
+        """The result of other threads; ApiError 503 if it takes too long. What others wait for too goes on then."""
+        result = asyncio.wrap_future(future)
         try:
             with anyio.fail_after(self.settings.patience):
-                return await asyncio.wrap_future(future)
+                return await (asyncio.shield(result) if shared else result)
         except TimeoutError:
             raise overloaded(f"no answer within {self.settings.patience:g} s") from None
 

@@ -1,19 +1,27 @@
 // @ts-check
 // Talk to the API; ask for the token when it wants one.
 
+const PATIENCE = 20; // times that something is asked for again while the server is busy
+
 /**
- * The JSON of an answer; an Error with the server's message if it refused.
+ * The JSON of an answer; an Error with the server's message if it refused. What changes nothing is asked for again
+ * while the server is busy: a map of a large collection takes its time.
  * @param {string} path
  * @param {RequestInit} options
+ * @param {number} attempts
  * @returns {Promise<any>}
  */
-async function talk(path, options = {}) {
+async function talk(path, options = {}, attempts = PATIENCE) {
   const response = await fetch(path, options).catch(() => {
     throw new Error("The server does not answer. Is it still running?");
   });
   if (response.status === 401 && path !== "/session") {
     await login();
     return talk(path, options);
+  }
+  if (response.status === 503 && !options.method && attempts > 0) {
+    await new Promise((resolve) => setTimeout(resolve, 1000 * Number(response.headers.get("Retry-After") ?? 1)));
+    return talk(path, options, attempts - 1);
   }
   const text = await response.text();
   const body = text ? JSON.parse(text) : null;
