@@ -33,7 +33,8 @@ import nearfield as nf
 from nearfield.cli.main import main
 from nearfield.data.input_spec import PictureInput
 from nearfield.errors import InputError, RunError
-from nearfield.index import Duplicates, NearDuplicate, Neighbour, add_photos
+from nearfield.export import export
+from nearfield.index import Duplicates, NearDuplicate, Neighbour, add_photos, build_index
 from nearfield.serve import Settings
 
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
@@ -118,6 +119,20 @@ def test_all_ways_to_ask_agree(client: TestClient) -> None:
     assert by_item["suggestion"]["probability"] is None
     whole = client.post("/search?k=4", files={"image": encoded(4, 1)}, data={"crop": "0,0,1,1"}).json()
     assert whole["neighbours"] == first["neighbours"]
+
+
+def test_a_model_through_onnx_runtime_finds_the_same(client: TestClient, shop: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    exported = export(shop.parent / "run", tmp_path / "model", onnx=True)
+    build_index(exported / "model.onnx", [str(shop.parent / "photos")], tmp_path / "onnx.index")
+    assert not list(tmp_path.glob("onnx.index/model-*/*.safetensors"))
+    with served(tmp_path / "onnx.index") as other:
+        for name in range(10):
+            found, expected = (ask(each, encoded(name, EACH + 1), k=8).json() for each in (other, client))
+            paths, wanted = ([n["path"] for n in answer["neighbours"]] for answer in (found, expected))
+            assert paths == wanted
+            scores, wanted = ([n["score"] for n in answer["neighbours"]] for answer in (found, expected))
+            assert scores == pytest.approx(wanted, abs=1e-4)
 
 
 def test_vectors_of_another_model_are_refused(client: TestClient) -> None:
