@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from nearfield._version import __version__
 from nearfield.errors import InputError, RunError
-from nearfield.serve import api, api_items, page
+from nearfield.serve import api, api_collection, api_items, page
 from nearfield.serve.errors import ApiError
 from nearfield.serve.guard import Guard, error_body
 from nearfield.serve.service import Service
@@ -42,7 +42,7 @@ def create_app(path: str | PathLike[str], settings: Settings | None = None) -> F
         lifespan=lifespan,
     )
     app.state.service = service
-    for module in (page, api, api_items):
+    for module in (page, api, api_items, api_collection):
         app.include_router(module.router)
     handlers: dict[Any, Any] = {
         ApiError: lambda request, error: _problem(request, error.status, error.message, error.headers),
