@@ -8,7 +8,9 @@ answers.py    the JSON of the API
 queries.py    examples and feedback as one query; duplicates collapsed
 heat.py       where an image resembles another, by occlusion
 overviews.py  duplicates and the atlas, computed aside
-app.py, api.py, api_items.py   the application and its routes
+service.py    what the routes share
+app.py        the application; its routes are in api.py, api_items.py, api_collection.py and page.py
+metrics.py    counters for Prometheus
 run.py        uvicorn
 """
 
