@@ -13,7 +13,7 @@ if (location.protocol === "file:") {
 
     start(url) {
       const inside = this.frame.contentWindow;
-      inside.postMessage = (data) => this.onmessage?.(new MessageEvent("message", { data }));
+      inside.postMessage = (data) => this.onmessage?.(new MessageEvent("message", { data: structuredClone(data) }));
       const script = inside.document.createElement("script");
       script.src = url;
       script.onerror = (event) => this.onerror?.(event);
@@ -26,8 +26,9 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      if (this.waiting) this.waiting.push(data);
-      else this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data }));
+      if (this.waiting) return void this.waiting.push(data);
+      const inside = this.frame.contentWindow; // its copy of the data is made of its own arrays and objects
+      inside.dispatchEvent(new inside.MessageEvent("message", { data: inside.structuredClone(data) }));
     }
 
     terminate() {
