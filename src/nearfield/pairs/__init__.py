@@ -9,6 +9,7 @@ the block. Nothing of size N x N exists.
 To write a loss, read `contract`; what is below it is for work on the engine. Each module imports only from those below:
 
     mixing      virtual items that are sums of two
+    listed      pairs given one by one instead of by labels: the same losses over one block
     mining      which pairs of a block a loss gets to see
     contract    Block, Weighted, PairLoss: what a loss sees and returns, and the arithmetic it is written with
     stream      value and gradient in one sweep, as one operation of autograd; pair_weights

@@ -180,11 +180,11 @@ def weigh(loss: PairLoss, block: Block, lengths: Lengths, index: BlockIndex) -> 
         near, far = (x.masked_fill(x.isinf(), 0.0) for x in (block.pos, block.neg))  # their weights are 0
         rows, columns = measure.stretch(far.scatter_(1, index.pos_index, near), a, b)
         row_grad, column_grad = -(rows * weights).sum(1, keepdim=True), -(columns * weights).sum(0)
-    divisor = _divisor(loss, value, terms, lacking)
+    divisor = divisor_of(loss, value, terms, lacking)
     return BlockResult(value.sum(), divisor, weights, row_grad, column_grad, norms, params)
 
 
-def _divisor(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Tensor | None) -> Tensor | int:
+def divisor_of(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Tensor | None) -> Tensor | int:
     """What the rows of a block (B,) add to the divisor of the sum of their values."""
     if loss.reduction in ("sum", "batch"):
         return len(value) if loss.reduction == "batch" else 0

@@ -84,7 +84,7 @@ class SemiHardMiner:
 class DistanceWeightedMiner:
     """Keep negatives drawn with probability inverse to the density of their distance, one draw for each positive.
 
-    See `draw_by_distance`. The draws depend on `seed` and on the number of training calls, not on the block size.
+    See `weights`. The draws depend on `seed` and on the number of training calls, not on the block size.
     """
 
     cutoff: float = 0.5
@@ -97,6 +97,21 @@ class DistanceWeightedMiner:
         drawn, found = draw_by_distance(d, block, self)
         times = torch.zeros_like(d).scatter_add_(1, drawn, found.to(d.dtype))
         return keep(block, neg=times.gt_(0))
+
+    def weights(self, d: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """P(negative) up to a factor for distances `d` (B, N) of unit vectors, and whether a row has any, (B, 1).
+
+        On the unit sphere in n dims distances have density q(d) ~ d^(n-2) (1 - d^2/4)^((n-3)/2). P(negative) is
+        ~ 1/q(max(d, cutoff)) for d < upper, else 0. The log-weights span hundreds of nats, so each row is shifted by
+        its own maximum.
+        """
+        near = d.clamp(min=self.cutoff, max=2.0)
+        square = near.square()
+        log_weight = torch.log((1 - square / 4).clamp_(min=1e-8).mul_(square)).mul_((3 - dim) / 2)  # of d / q(d)
+        log_weight += log_mask((self.upper - d).gt_(0))  # 0 or -inf, also for entries that are infinitely far
+        top = log_weight.amax(1, keepdim=True)
+        found = top > -math.inf  # (B, 1)
+        return exp_(log_weight.sub_(top.masked_fill(~found, 0.0))).div_(near), found
 
 
 MINERS: dict[str, Callable[[], Miner]] = {
@@ -120,17 +135,10 @@ def miner(given: Miner | str) -> Miner:
 def draw_by_distance(d: Tensor, block: Block, rule: DistanceWeightedMiner) -> tuple[Tensor, Tensor]:
     """For each positive of each query draw a negative: columns (B, P), and which draws are valid (B, P).
 
-    On the unit sphere in n dims distances have density q(d) ~ d^(n-2) (1 - d^2/4)^((n-3)/2). P(negative) ~ 1/q(max(d,
-    cutoff)) for d < upper, else 0. The log-weights span hundreds of nats, so each row is shifted by its own maximum.
     Queries all of whose negatives are at `upper` or beyond draw nothing.
     """
-    near = d.clamp(min=rule.cutoff, max=2.0)
-    square = near.square()
-    log_weight = torch.log((1 - square / 4).clamp_(min=1e-8).mul_(square)).mul_((3 - block.dim) / 2)  # of d / q(d)
-    log_weight += log_mask((rule.upper - d).gt_(0))  # 0 or -inf, also for entries that are infinitely far
-    top = log_weight.amax(1, keepdim=True)
-    found = top > -math.inf  # (B, 1)
-    cumulative = exp_(log_weight.sub_(top.masked_fill(~found, 0.0))).div_(near).cumsum(1)  # (B, N + 1)
+    weights, found = rule.weights(d, block.dim)
+    cumulative = weights.cumsum(1)  # (B, N + 1)
     u = uniforms(rule.seed, block.turn, block.rows, block.pos.shape[1]).to(d.dtype)
     drawn = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).clamp(max=d.shape[1] - 1)
     return drawn, found & block.pos_mask
