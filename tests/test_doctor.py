@@ -371,3 +371,24 @@ def test_every_advice_is_a_cause_and_a_remedy() -> None:
     for cause, remedy in ADVICE.values():
         assert remedy[0].isupper()
         assert not (cause + remedy).endswith(".")
+
+
+@pytest.mark.parametrize("name", ["multi_similarity", "contrastive", "supcon"])
+def test_batches_of_one_class_are_found(name: str) -> None:
+    """What samplers that group by label often give: everything is a positive, and nothing is compared."""
+    loss, x = create(name), torch.randn(16, 8, requires_grad=True)
+    doctor = Doctor(loss, torch.optim.SGD([x], 0.1))
+    found: list[Finding] = []
+    for step in range(WINDOW):
+        labels = torch.full((16,), step)
+        found += doctor.look(step, x, labels, float(loss(x, labels).detach()))
+    assert [finding.code for finding in found if finding.code in ("one_class", "no_positives")] == ["one_class"]
+    assert "m_per_class" in found[0].message
+
+
+def test_a_class_of_proxies_may_fill_a_batch() -> None:
+    loss, x = create("proxy_softmax"), torch.randn(16, DIM, requires_grad=True)
+    doctor = Doctor(loss, torch.optim.SGD([x, *loss.parameters()], 0.1))
+    labels = torch.zeros(16, dtype=torch.int64)
+    found = [f for step in range(WINDOW) for f in doctor.look(step, x, labels, float(loss(x, labels).detach()))]
+    assert "one_class" not in {finding.code for finding in found}

@@ -34,6 +34,8 @@ RISE = 0.01  # of the distance from the first validation score to 1
 ADVICE = {
     "untrained": ("{untrained} of {loss} does not learn: it is missing from the optimizer, or never changes",
                   "Build groups with nearfield.param_groups(model, loss, recipe), and set optimizer.loss_lr above 0"),
+    "one_class": ("all items of a batch have one label: there are no negatives, and {loss} compares nothing",
+                  'Set sampler.name to "m_per_class", with sampler.batch_size of several times sampler.per_class'),
     "no_positives": ("{lonely:.0%} of the anchors have no positive in their batch and contribute nothing",
                      'Set sampler.name to "m_per_class", or enlarge sampler.batch_size'),
     "collapse": ("embeddings collapse: effective rank {rank:.1f} of {dim}, variance {spread:.1e} of at most 1",
@@ -53,7 +55,12 @@ ADVICE = {
     "no_gain": ("training did not improve on its start: no validation score exceeds the {best:.4f} of step 0",
                 "The weights of step 0 are kept. Lower optimizer.lr, train longer, or use the network as it is"),
 }  # fmt: skip
-ROOTS = {"no_positives", "collapse", "inactive"}  # root causes: after one of them, its symptoms are not reported
+ROOTS = {
+    "one_class",
+    "no_positives",
+    "collapse",
+    "inactive",
+}  # root causes: after one of them, its symptoms are not reported
 SYMPTOMS = {"inactive", "vanishing", "margin", "log_n"}
 
 
@@ -138,7 +145,8 @@ class Doctor:
         norm, idle = usual["norm"], self.loss.idle(labels).cause if isinstance(self.loss, Idles) else "log_n"
         causes = {  # NaN, of what was not seen often enough, is neither above nor below anything
             "untrained": bool(untrained),
-            "no_positives": usual["lonely"] > LONELY,
+            "one_class": usual["classes"] == 1 and (within_batch(type(self.loss)) or usual["lonely"] == 1),
+            "no_positives": usual["lonely"] > LONELY and usual["classes"] > 1,
             "collapse": usual["spread"] < SPREAD
             or (usual["rank"] < RANK and dim > 1 and usual["classes"] >= RANK_CLASSES),
             "inactive": usual["active"] < ACTIVE,
