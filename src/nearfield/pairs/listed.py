@@ -45,7 +45,7 @@ def listed_loss(loss: PairLoss, pos: Side, neg: Side, labels: Tensor, far: float
     far      what is infinitely far in the sense of the loss: +inf if it sees distances, -inf if similarities
     out_of   what the sum is divided by, where that is not the loss's own divisor
     """
-    if loss.own_batch:
+    if loss.own_batch or loss.shows_self or loss.row_norms:
         raise InputError(f"{type(loss).__name__} needs the whole batch; it cannot be computed over listed pairs.")
     plan = Plan(loss, slots(pos.rows, len(labels)), slots(neg.rows, len(labels)), labels, far, out_of)
     found = _Listed.apply(plan, pos.values, neg.values, *loss.pair_parameters())  # type: ignore[no-untyped-call]
@@ -88,7 +88,7 @@ def _block(plan: Plan, pos: Tensor, neg: Tensor) -> Block:
     present = (counts[0] > 0).sum()
     block = plan.loss.block_type(
         near, away, *counts, plan.labels, every, every, index, present, pos.new_empty(0), 1, plan.loss.turn, plan.far,
-        measure,
+        measure, pos.new_empty(0),
     )  # fmt: skip
     if plan.loss.surveys:
         block = replace(block, survey=plan.loss.gather_survey([plan.loss.survey(block)]))
@@ -102,7 +102,7 @@ class _Listed(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, pos: Tensor, neg: Tensor, *parameters: Tensor) -> Tensor:
         loss = plan.loss
         block = _block(plan, pos, neg)
-        value, to_pos, to_neg, terms, params = loss.weigh(block)
+        value, to_pos, to_neg, terms, params, _ = loss.weigh(block)
         lacking = unusable(loss, block.num_pos, block.num_neg)
         value = value.masked_fill(lacking, 0.0)
         whole = divisor_of(loss, value, terms, lacking) if plan.out_of is None else plan.out_of
