@@ -11,6 +11,7 @@ TABLES = {
     "Evaluator": "benchmarks.speed_eval",
     "Data": "benchmarks.speed_data",
     "Training": "benchmarks.speed_training",
+    "Bridge": "benchmarks.speed_bridge",
 }
 
 

@@ -107,6 +107,10 @@ MINERS: dict[str, Build] = {
     "multi similarity, distance": lambda lib: lib.miners.MultiSimilarityMiner(0.2, distance=lib.distances.LpDistance()),
     "batch hard": lambda lib: lib.miners.BatchHardMiner(),
     "batch hard, cosine": lambda lib: lib.miners.BatchHardMiner(distance=lib.distances.CosineSimilarity()),
+    "batch hard, raw": lambda lib: lib.miners.BatchHardMiner(
+        distance=lib.distances.LpDistance(normalize_embeddings=False)
+    ),
+    "batch hard, squared": lambda lib: lib.miners.BatchHardMiner(distance=lib.distances.LpDistance(power=2)),
     "pair margin": lambda lib: lib.miners.PairMarginMiner(0.9, 1.2),
     "pair margin, cosine": lambda lib: lib.miners.PairMarginMiner(0.5, 0.1, distance=lib.distances.CosineSimilarity()),
     "all triplets": lambda lib: lib.miners.TripletMarginMiner(margin=0.3),
@@ -362,6 +366,40 @@ def test_proxies_can_be_given_under_their_names() -> None:
     assert next(turned.parameters()).grad is not None
 
 
+def test_histogram_up_to_the_float32_bins_of_pml() -> None:
+    for options in ({}, {"n_bins": 20}, {"delta": 0.1}):
+        ours, theirs = (lib.losses.HistogramLoss(**options) for lib in (bridge, pml))
+        torch.testing.assert_close(ours(*batches()["random"]), theirs(*batches()["random"]), rtol=1e-5, atol=0.0)
+        assert ours(*batches()["all_distinct"]) == 0
+    with pytest.raises(InputError, match=r"delta must be 2 / n_bins.*0.4"):
+        bridge.losses.HistogramLoss(n_bins=10, delta=0.4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_large_scale_does_not_overflow(dtype: torch.dtype) -> None:
+    angles = torch.arange(180, dtype=dtype).deg2rad()
+    x, labels = torch.stack([angles.cos(), angles.sin()], 1).requires_grad_(), torch.arange(180) % 10
+    value = bridge.losses.CircleLoss(m=0.4, gamma=300)(x, labels)
+    value.backward()
+    assert 0 < float(value.detach()) < torch.inf
+    torch.testing.assert_close(value, pml.losses.CircleLoss(m=0.4, gamma=300)(x, labels), rtol=1e-4, atol=0.0)
+
+
+def test_regularisers_of_pml_are_taken() -> None:
+    x, labels = batches()["random"]
+    zero_mean, sparse = pml.regularizers.ZeroMeanRegularizer, pml.regularizers.SparseCentersRegularizer
+    for build in (
+        lambda lib: lib.losses.SignalToNoiseRatioContrastiveLoss(
+            neg_margin=0.1, embedding_regularizer=zero_mean(), embedding_reg_weight=0.1
+        ),
+        lambda lib: lib.losses.SoftTripleLoss(
+            7, 8, centers_per_class=3, weight_regularizer=sparse(7, 3), weight_reg_weight=0.2
+        ),
+    ):
+        ours, theirs = pair(build)
+        same(outcome(ours, x, labels), outcome(theirs, x, labels))
+
+
 # ------------------------------------------------------------------------------------------------------------ miners
 
 
@@ -458,7 +496,8 @@ def test_the_memory_adds_the_tuple_of_the_caller() -> None:
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_self_supervised(symmetric: bool) -> None:
     (x, _), (y, _) = batches(0)["random"], batches(1)["random"]
-    for name in ("nt-xent", "triplet", "supcon", "nca"):
+    names = ("circle", "contrastive", "generalised lifted", "lifted", "multi similarity", "nt-xent", "snr", "supcon")
+    for name in (*names, "triplet", "nca"):
         ours, theirs = (lib.losses.SelfSupervisedLoss(LOSSES[name](lib), symmetric=symmetric) for lib in (bridge, pml))
         torch.testing.assert_close(ours(x, y), theirs(x, y), rtol=1e-7, atol=1e-9)
 
@@ -535,6 +574,21 @@ def test_accuracies_of_clusters_and_of_nothing() -> None:
         AccuracyCalculator().get_accuracy(x[:5], labels[:5], x[5:], labels[5:], True)
     with pytest.raises(InputError, match="metrics must be among"):
         AccuracyCalculator(include=("recall",))
+    for k in (-1, 0, 1.5, "max"):
+        with pytest.raises(InputError, match="k must be"):
+            AccuracyCalculator(k=k)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("to", [torch.tensor, np.array])
+def test_accuracies_of_whole_numbers(to: Callable[[Any], Any]) -> None:
+    """One number an item: class 0 everywhere, and one of class 1 whose match is the farthest of all."""
+    query, reference = to([[i] for i in [*range(9), 100]]), to([[i] for i in [-100, *range(1, 10)]])
+    labels, known = to([0] * 9 + [1]), to([1] + [0] * 9)
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    plain = AccuracyCalculator(include=names).get_accuracy(query, labels, reference, known)
+    by_class = AccuracyCalculator(include=names, avg_of_avgs=True).get_accuracy(query, labels, reference, known)
+    assert plain == pytest.approx(dict.fromkeys(names, 0.9))
+    assert by_class == pytest.approx(dict.fromkeys(names, 0.5))
 
 
 # ------------------------------------------------------------------------------------------------- scripts and refusals

@@ -93,11 +93,11 @@ class AccuracyCalculator:
         With `ref_includes_query` the first references are the queries, and none is ranked for itself.
         """
         wanted = self._chosen(self.metrics, include, exclude)
-        q, labels = torch.as_tensor(query).detach(), _labels(query_labels)
+        q, labels = _vectors(query), _labels(query_labels)
         if reference is None:
             r, known, ref_includes_query = q, labels, True
         else:
-            r, known = torch.as_tensor(reference).detach(), _labels(reference_labels)
+            r, known = _vectors(reference), _labels(reference_labels)
         if len(q) != len(labels) or len(r) != len(known):
             raise InputError(
                 f"labels must be one for each embedding; got {len(labels)} for {len(q)}, {len(known)} for {len(r)}."
@@ -168,6 +168,12 @@ class AccuracyCalculator:
         _, codes = np.unique(of, return_inverse=True)
         sums = np.bincount(codes, kept.numpy()) / np.bincount(codes)
         return list(sums.tolist()) if self.return_per_class else float(sums.mean())
+
+
+def _vectors(given: Any) -> Tensor:
+    """Embeddings as floating-point numbers, (Q, D)."""
+    found = torch.as_tensor(given).detach()
+    return found if found.is_floating_point() else found.float()
 
 
 def _labels(given: Any) -> np.ndarray[Any, Any]:
