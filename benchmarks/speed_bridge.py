@@ -1,6 +1,6 @@
 """The bridge: a script written for pytorch-metric-learning, with its import lines as they are and changed.
 
-    python -m benchmarks.speed_bridge [--threads N] [--only NAME ...]
+    python -m benchmarks.speed_bridge [--threads N] [--only NAME ...] [--sizes N ...]
 
 The same code is given the modules of `pytorch_metric_learning` and of `nearfield.compat.pml`. Steps: forward of the
 loss, with its miner, and backward, at D = 128, four rows a class. Script: a linear head trained for 20 batches of 128
@@ -129,12 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
     parser.add_argument("--case")
     args = parser.parse_args()
     if args.case:
         print(json.dumps(run_case(json.loads(args.case))))
         return
-    cases = [(name, size) for name in STEPS for size in SIZES] + [("script", 2048)]
+    cases = [(name, size) for name in STEPS for size in args.sizes] + [("script", 2048)]
     rows = []
     for name, size in cases:
         if args.only and name not in args.only:

@@ -7,13 +7,13 @@ Class names, parameters, defaults and calls are those of PML 2.9; values and gra
 version 3 means something else, `version=3` asks for that. What has no equal here raises `NotMapped`. docs/bridge.md
 lists all three. Each module imports only from those below:
 
-    losses, memory, self_supervised, testers, utils
-    proxies        losses against learned proxies
-    pairs          losses over pairs and triplets
+    losses         every loss by its name
+    memory         losses around losses
+    pairs, triplets, lifted, proxies, items
     base           what they share: from a call to the engine, or to a list of pairs
     miners         miners, whose tuples are enumerated only when somebody looks at them
     tuples         index tuples of 3 and of 4
-    distances, reducers, samplers, errors
+    distances, reducers, samplers, testers, utils, errors
 """
 
 from nearfield.compat.pml import distances, losses, miners, reducers, samplers, testers, utils

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from nearfield.compat.pml.errors import refuse
+from nearfield.compat.pml.items import FastAPLoss, HistogramLoss, NCALoss
+from nearfield.compat.pml.lifted import GeneralizedLiftedStructureLoss, LiftedStructureLoss
 from nearfield.compat.pml.memory import CrossBatchMemory, SelfSupervisedLoss
 from nearfield.compat.pml.pairs import (
     CircleLoss,
     ContrastiveLoss,
-    FastAPLoss,
-    GeneralizedLiftedStructureLoss,
-    HistogramLoss,
-    LiftedStructureLoss,
-    MarginLoss,
     MultiSimilarityLoss,
-    NCALoss,
     NTXentLoss,
     SignalToNoiseRatioContrastiveLoss,
     SupConLoss,
-    TripletMarginLoss,
 )
 from nearfield.compat.pml.proxies import (
     ArcFaceLoss,
@@ -30,6 +25,7 @@ from nearfield.compat.pml.proxies import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
+from nearfield.compat.pml.triplets import MarginLoss, TripletMarginLoss
 
 __all__ = [
     "ArcFaceLoss",

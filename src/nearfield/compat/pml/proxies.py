@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nearfield.compat.pml.base import BridgeLoss, Regularizer
 from nearfield.compat.pml.distances import CosineSimilarity, DotProductSimilarity, LpDistance
-from nearfield.compat.pml.pairs import WeightedBridge, WeightedRows, own_labels
+from nearfield.compat.pml.items import WeightedBridge, WeightedRows, own_labels
 from nearfield.compat.pml.tuples import Batch, Indices
 from nearfield.losses.classifiers import ArcFace, CosFace, SoftTriple, SubCenterArcFace
 from nearfield.losses.proxies import ProxyAnchor, ProxySoftmax

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,16 @@ KEYS = {  # PML's name: ours, and the key of its value
 }
 CLUSTERING = ("AMI", "NMI")
 CUT = ("mean_average_precision", "mean_reciprocal_rank")  # that k cuts off
+
+
+class _Sets(NamedTuple):
+    """What is ranked for what."""
+
+    queries: Tensor  # (Q, D)
+    labels: np.ndarray[Any, Any]  # (Q,)
+    references: Tensor  # (N, D)
+    reference_labels: np.ndarray[Any, Any]  # (N,)
+    one_set: bool  # whether the first references are the queries
 
 
 class AccuracyCalculator:
@@ -104,11 +114,12 @@ class AccuracyCalculator:
             )
         if ref_includes_query and not (torch.allclose(q, r[: len(q)]) and np.array_equal(labels, known[: len(q)])):
             raise InputError("ref_includes_query needs the queries, and their labels, as the first references.")
+        sets = _Sets(q, labels, r, known, ref_includes_query)
         ranked = [name for name in wanted if name not in CLUSTERING and not (self.k is not None and name in CUT)]
         cut = [name for name in wanted if self.k is not None and name in CUT]
-        scores = self._ranked(q, labels, r, known, ref_includes_query, ranked) if ranked else {}
+        scores = self._ranked(sets, ranked) if ranked else {}
         if cut:
-            scores |= self._cut(q, labels, r, known, ref_includes_query, cut)
+            scores |= self._cut(sets, cut)
         result = {name: self._mean(score, labels) for name, score in scores.items()}
         if grouped := [name for name in wanted if name in CLUSTERING]:
             found = retrieval_metrics(q, labels, metrics=[KEYS[name][0] for name in grouped], distance="euclidean")
@@ -116,15 +127,9 @@ class AccuracyCalculator:
         return {name: result[name] for name in wanted}
 
     @staticmethod
-    def _ranked(
-        q: Tensor,
-        labels: np.ndarray[Any, Any],
-        r: Tensor,
-        known: np.ndarray[Any, Any],
-        one_set: bool,
-        names: Sequence[str],
-    ) -> dict[str, Tensor]:
+    def _ranked(sets: _Sets, names: Sequence[str]) -> dict[str, Tensor]:
         """Scores of every query, (Q,), NaN without a match; all references are scored where they hold the queries."""
+        q, labels, r, known, one_set = sets
         gallery: dict[str, Any] = {} if one_set else {"gallery": r, "gallery_labels": known}
         items, of = (r, known) if one_set else (q, labels)
         metrics = [KEYS[name][0] for name in names]
@@ -133,16 +138,9 @@ class AccuracyCalculator:
         )
         return {name: found.scores[KEYS[name][1]][: len(q)].double().cpu() for name in names}
 
-    def _cut(
-        self,
-        q: Tensor,
-        labels: np.ndarray[Any, Any],
-        r: Tensor,
-        known: np.ndarray[Any, Any],
-        one_set: bool,
-        names: Sequence[str],
-    ) -> dict[str, Tensor]:
+    def _cut(self, sets: _Sets, names: Sequence[str]) -> dict[str, Tensor]:
         """Average precision and reciprocal rank among the first k items, (Q,)."""
+        q, labels, r, known, one_set = sets
         values, counts = np.unique(known, return_counts=True)
         place = np.searchsorted(values, labels).clip(max=len(values) - 1)
         matches = torch.from_numpy(np.where(values[place] == labels, counts[place] - one_set, 0))
