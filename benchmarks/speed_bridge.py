@@ -5,7 +5,7 @@
 The same code is given the modules of `pytorch_metric_learning` and of `nearfield.compat.pml`. Steps: forward of the
 loss, with its miner, and backward, at D = 128, four rows a class. Script: a linear head trained for 20 batches of 128
 from `MPerClassSampler` and scored by `AccuracyCalculator`, all of it. Both run in one process, in turns; the ratio is
-the median over neighbouring turns, memory the peak of a call of each.
+the median over neighbouring turns. Times include everything that the script does beside the loss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.measure import cell, in_process, limit_memory, measure, peak_megabytes, print_table
+from benchmarks.measure import cell, in_process, limit_memory, measure, print_table
 
 DIM = 128
 SIZES = (32, 256, 1024)
@@ -112,7 +112,7 @@ def script(lib: Any, items: int) -> Callable[[], Any]:
 
 
 def run_case(case: dict[str, Any]) -> dict[str, float]:
-    """Both libraries in turns: milliseconds, the ratio, and the peak of memory of each."""
+    """Both libraries in turns: milliseconds and the ratio."""
     import torch
 
     limit_memory()
@@ -120,9 +120,7 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
     build = script if case["name"] == "script" else lambda lib, size: step(lib, case["name"], size)
     ours, theirs = (build(library(name), case["size"]) for name in ("ours", "pml"))
     ours()
-    megabytes = peak_megabytes(ours)
-    found = measure(theirs, ours)
-    return {**found, "ours_mb": megabytes}
+    return measure(theirs, ours)
 
 
 def main() -> None:
@@ -141,15 +139,9 @@ def main() -> None:
         if args.only and name not in args.only:
             continue
         found = in_process("benchmarks.speed_bridge", {"name": name, "size": size}, args.threads)
-        keys = (
-            ("bare_ms", "{:,.1f}"),
-            ("ms", "{:,.1f}"),
-            ("ratio", "{:.1f}"),
-            ("ours_mb", "{:,.0f}"),
-            ("mb", "{:,.0f}"),
-        )
+        keys = (("bare_ms", "{:,.1f}"), ("ms", "{:,.1f}"), ("ratio", "{:.1f}"))
         rows.append([name, f"{size:,}", *(cell(found, key, style) for key, style in keys)])
-    print_table(["what", "rows", "bridge ms", "PML ms", "PML / bridge", "bridge MB", "PML MB"], rows)
+    print_table(["what", "rows", "bridge ms", "PML ms", "PML / bridge"], rows)
 
 
 if __name__ == "__main__":

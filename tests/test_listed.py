@@ -19,16 +19,18 @@ from nearfield.pairs.listed import Side, listed_loss
 OTHER = {"dreml", "drml", "margin", "angular", "npairs", "npairs_angular"}  # draw, combine or pair rows up themselves
 
 
-def own_batch(name: str) -> bool:
-    """Whether a method compares a batch with nothing but itself."""
+def elsewhere(name: str) -> bool:
+    """Whether a method compares a batch with nothing but itself, is made of others, or has a measure of its own."""
     build = losses.method(name).build
-    return issubclass(build, PairLoss) and build.own_batch
+    if not issubclass(build, PairLoss) or build.own_batch or build.weigh is PairLoss.weigh:
+        return True
+    return build.shows_self or build.row_norms or build.measure == "hyperbolic"
 
 
 LISTED = [
     name
     for name in losses.names()
-    if name not in OTHER and within_batch(losses.method(name).build) and not own_batch(name)
+    if name not in OTHER and within_batch(losses.method(name).build) and not elsewhere(name)
 ]
 
 

@@ -45,7 +45,7 @@ def listed_loss(loss: PairLoss, pos: Side, neg: Side, labels: Tensor, far: float
     far      what is infinitely far in the sense of the loss: +inf if it sees distances, -inf if similarities
     out_of   what the sum is divided by, where that is not the loss's own divisor
     """
-    if loss.own_batch or loss.shows_self or loss.row_norms:
+    if loss.own_batch or loss.shows_self or loss.row_norms or type(loss).weigh is PairLoss.weigh:
         raise InputError(f"{type(loss).__name__} needs the whole batch; it cannot be computed over listed pairs.")
     plan = Plan(loss, slots(pos.rows, len(labels)), slots(neg.rows, len(labels)), labels, far, out_of)
     found = _Listed.apply(plan, pos.values, neg.values, *loss.pair_parameters())  # type: ignore[no-untyped-call]

@@ -57,11 +57,12 @@ DIFFERS = {
     "NPairsLoss": "PML uses one pair of each class and drops the rest; use `npairs`.",
     "RankedListLoss": "PML differentiates weights that are constants, and adds 1e-5 a column; use `ranked_list`.",
     "SmoothAPLoss": "PML is right only for as many classes as items a class, in order; use `smooth_ap`.",
+    "ThresholdConsistentMarginLoss": "PML ignores its references; use `tcm`.",
+    "TupletMarginLoss": "`tuplet_margin` has not been compared with PML's yet; use it by that name.",
 }
 ABSENT = (
     "DynamicSoftMarginLoss", "InstanceLoss", "IntraPairVarianceLoss", "LargeMarginSoftmaxLoss", "ManifoldLoss",
-    "MultipleLosses", "P2SGradLoss", "PNPLoss", "SphereFaceLoss", "ThresholdConsistentMarginLoss", "TupletMarginLoss",
-    "VICRegLoss",
+    "MultipleLosses", "P2SGradLoss", "PNPLoss", "SphereFaceLoss", "VICRegLoss",
 )  # fmt: skip
 
 
