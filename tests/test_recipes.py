@@ -283,7 +283,7 @@ def test_a_tiny_copy_trains(name: str, glyphs: Dataset, tmp_path: Path) -> None:
             "data": DataConfig(name="glyphs", folds=config.data.folds),
             "model": config.model.model_copy(update=network),
             "sampler": config.sampler.model_copy(
-                update={"batch_size": 24, "per_class": per_class, "unlabelled": config.sampler.unlabelled and "circle"}
+                update={"batch_size": 24, "per_class": per_class, "unlabelled": config.sampler.unlabelled and "Greek"}
             ),
             "optimizer": config.optimizer.model_copy(update={"frozen_steps": min(1, config.optimizer.frozen_steps)}),
             "chunk": config.chunk and 8,
