@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from nearfield.errors import InputError, RunError
 from nearfield.index import engines
 from nearfield.index.engines import Engine, check_engine, faiss_files, open_engine, ordered, recall
 from nearfield.index.engines.faiss_files import FaissEngine
+
+importlib.import_module("faiss.contrib.torch_utils")  # as other libraries do: it replaces methods of faiss's indexes
 
 DIM = 16
 Floats = npt.NDArray[np.float32]

@@ -131,7 +131,9 @@ class FaissEngine:
             parameters = faiss.SearchParametersHNSW(efSearch=max(effort, wanted), sel=selector)
         else:
             parameters = faiss.SearchParametersIVF(nprobe=effort, sel=selector)
-        _, rows = self._index.search(queries, wanted, params=parameters)
+        # faiss.contrib.torch_utils, which some libraries import, replaces `search` by one that takes no parameters
+        search = getattr(self._index, "search_numpy", self._index.search)
+        _, rows = search(queries, wanted, params=parameters)
         vectors = self._parts[0][np.maximum(rows, 0)]  # (Q, RERANK K, D): the first part holds the covered rows
         scores = np.einsum("qd,qkd->qk", queries, vectors)
         return ordered(np.where(rows < 0, -1, self._ids[np.maximum(rows, 0)]), scores, k)
