@@ -13,7 +13,10 @@ if (location.protocol === "file:") {
 
     start(url) {
       const inside = this.frame.contentWindow;
-      inside.postMessage = (data) => this.onmessage?.(new MessageEvent("message", { data: structuredClone(data) }));
+      inside.postMessage = (message) => {
+        const data = structuredClone(message);
+        setTimeout(() => this.onmessage?.(new MessageEvent("message", { data }))); // later, as from a worker
+      };
       const script = inside.document.createElement("script");
       script.src = url;
       script.onerror = (event) => this.onerror?.(event);
@@ -28,7 +31,8 @@ if (location.protocol === "file:") {
     postMessage(data) {
       if (this.waiting) return void this.waiting.push(data);
       const inside = this.frame.contentWindow; // its copy of the data is made of its own arrays and objects
-      inside.dispatchEvent(new inside.MessageEvent("message", { data: inside.structuredClone(data) }));
+      const event = new inside.MessageEvent("message", { data: inside.structuredClone(data) });
+      setTimeout(() => inside.dispatchEvent(event));
     }
 
     terminate() {
