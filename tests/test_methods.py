@@ -411,7 +411,8 @@ def test_a_record_has_its_year_and_its_claims(name: str) -> None:
     assert len(set(method.claims)) == len(method.claims)
 
 
-def test_claims_are_printed_by_year(capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_are_printed_by_year(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["methods", "--table"]) == 0
     lines = capsys.readouterr().out.splitlines()
     order = [line.split("│")[1].split()[0] for line in lines if line.startswith("│") and line.split("│")[1].strip()]
