@@ -293,10 +293,10 @@ def test_lifted_with_a_miner_is_refused_or_right() -> None:
 def test_the_miner_of_a_regularised_loss_is_its_bases() -> None:
     """The margins of TCM are over all pairs, whatever its base gets to see."""
     x, labels = ZOO["unequal"]
-    mined = {"miner": RULES["hard"][0]}
+    miner, _ = RULES["hard"]
     margins = losses.create("tcm", base="contrastive")(x, labels) - losses.create("contrastive")(x, labels)
-    expected = losses.create("multi_similarity", **mined)(x, labels) + margins
-    torch.testing.assert_close(losses.create("tcm", **mined)(x, labels), expected, rtol=1e-9, atol=1e-12)
+    expected = losses.create("multi_similarity", miner=miner)(x, labels) + margins
+    torch.testing.assert_close(losses.create("tcm", miner=miner)(x, labels), expected, rtol=1e-9, atol=1e-12)
 
 
 def check_composition(loss: str, params: dict[str, Any], title: str) -> None:
