@@ -763,7 +763,7 @@ def test_one_query_against_references(member: str) -> None:
     ("call", "message"),
     [
         (lambda: losses.create("multi_similarty"), "unknown method 'multi_similarty'.*'multi_similarity'"),
-        (lambda: losses.create("qqq"), "unknown method 'qqq'.*valid: angular, .*triplet"),
+        (lambda: losses.create("qqq"), "unknown method 'qqq'.*valid: adaface, angular, .*triplet"),
         (lambda: losses.create("triplet", margn=0.1), "triplet has no parameter 'margn'.*'margin'"),
         (lambda: losses.create("triplet", block_row=1), "triplet has no parameter 'block_row'.*'block_rows'"),
         (lambda: losses.create("proxy_softmax"), "proxy_softmax needs num_classes and dim"),

@@ -108,6 +108,6 @@ check_method(config.run.model_copy(update={{"method": config.methods[0]}}))
 bench = Bench(config, protocol("classic"), "data")
 trials = plan(bench, {{}})
 assert [task.kind for task in trials] == ["trial"] * 4
-assert set(trials[1].setting) == {{"method.params.scale", "optimizer.lr"}}
+assert set(trials[1].setting) == {{"method.params.scale", "optimizer.lr", "sampler.per_class"}}
 """,
     )

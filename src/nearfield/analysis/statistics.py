@@ -209,7 +209,7 @@ def kendall_tau(order_a: ArrayLike, order_b: ArrayLike) -> float | None:
         raise InputError(f"order_a and order_b must have the same methods; got {len(a)} and {len(b)} values.")
     signs = [np.sign(values[:, None] - values)[np.triu_indices(len(values), 1)] for values in (a, b)]  # of all pairs
     untied = [np.count_nonzero(sign) for sign in signs]
-    return float(signs[0] @ signs[1] / np.sqrt(untied[0]) / np.sqrt(untied[1])) if all(untied) else None
+    return float(signs[0] @ signs[1] / np.sqrt(untied[0] * untied[1])) if all(untied) else None
 
 
 def rank_shift(honest: Mapping[str, float], biased: Mapping[str, float]) -> RankShift:
