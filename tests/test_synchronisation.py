@@ -36,7 +36,10 @@ from nearfield.pairs.mining import MINERS
 N, D = 24, 8
 DEVICE = "accel"
 _setup_privateuseone_for_python_backend(DEVICE)
-torch.get_device_module(DEVICE).get_amp_supported_dtype = lambda: [torch.bfloat16]
+PRETENDED = torch.get_device_module(DEVICE)  # stays for the tests after these, some of which fork the random state
+PRETENDED.get_amp_supported_dtype = lambda: [torch.bfloat16]
+PRETENDED.get_rng_state = lambda device=None: torch.zeros(0, dtype=torch.uint8)
+PRETENDED.set_rng_state = lambda state, device=None: None
 LABELS = torch.arange(N) % 6
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 ONLY_WITH_A_SETTING = {"hyperbolic"}  # their description names a synchronisation that the default does not need

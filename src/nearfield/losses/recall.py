@@ -1,6 +1,6 @@
 """Recall among the first k of the ranking that a query induces, made smooth.
 
-Axes: B queries of a block, P positives, N references, K values of k. See `nearfield.pairs` for what a block is.
+Axes: B queries of a block, P positives, N references. See `nearfield.pairs` for what a block is.
 """
 
 from __future__ import annotations
@@ -112,10 +112,11 @@ class RecallAtK(PairLoss):
 
     def _recall(self, ranks: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """1 - mean_k R_k of each query, (B,), and its derivative with respect to each rank, (B, P)."""
-        ks = torch.tensor(self.ks, dtype=ranks.dtype, device=ranks.device)[:, None, None]  # (K, 1, 1)
-        inside = torch.sigmoid((ks - ranks) / self.tau2) * wanted  # (K, B, P)
-        found, most = inside.sum(2), torch.minimum(ks[:, :, 0], wanted.sum(1).clamp(min=1))  # (K, B)
-        recall = torch.minimum(found, ks[:, :, 0]) / most
-        rising = (found < ks[:, :, 0]) / most  # (K, B)
-        slope = (inside * (1 - inside) * rising[:, :, None]).mean(0) / self.tau2
-        return 1 - recall.mean(0), slope
+        matches = wanted.sum(1).clamp(min=1).to(ranks.dtype)  # (B,)
+        recall, slope = ranks.new_zeros(len(ranks)), torch.zeros_like(ranks)
+        for k in self.ks:
+            inside = torch.sigmoid((k - ranks) / self.tau2) * wanted  # (B, P)
+            found, most = inside.sum(1), matches.clamp(max=k)  # (B,)
+            recall += found.clamp(max=k) / most
+            slope += (inside - inside.square()) * ((found < k) / most)[:, None]
+        return 1 - recall / len(self.ks), slope / (len(self.ks) * self.tau2)

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from typing_extensions import TypedDict
 
 from nearfield.errors import InputError
+from nearfield.pairs.checks import poison
 from nearfield.pairs.layout import Compared, arrange, pick
 from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import stream
@@ -225,15 +226,17 @@ class PairLoss(nn.Module):
             return functools.reduce(torch.add, each)
         swaps = (False, True) if self.symmetric and references is None else (False,)
         given = (queries, labels, references, reference_labels)
-        values = [self._value(arrange(self, *given, swapped)) for swapped in swaps]
+        values = [self._value(queries, arrange(self, *given, swapped)) for swapped in swaps]
         return values[0] if len(values) == 1 else (values[0] + values[1]) / 2
 
     def against(self, queries: Tensor, labels: Tensor, held: Held) -> Tensor:
         """The loss of `queries` (M, D) against `held` in place of the vectors that belong to the loss."""
-        return self._value(arrange(self, queries, labels, None, None, held=held))
+        return self._value(queries, arrange(self, queries, labels, None, None, held=held))
 
-    def _value(self, compared: Compared) -> Tensor:
+    def _value(self, given: Tensor, compared: Compared) -> Tensor:
         value = stream(self, compared)
+        if not len(compared.queries):  # no row is in a pair, but one may not be finite
+            value = value + poison(given)
         penalty = self.penalty(*compared.raw)
         return value if penalty is None else value + penalty
 
