@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import killed_at
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -362,31 +360,9 @@ def test_a_table_and_json(photos: Path, tmp_path: Path, quick: None, capsys: pyt
     assert json.loads(capsys.readouterr().out) == facts
 
 
-def killed_at(call: int, work: Callable[[], object]) -> bool:
-    """Whether a fork of this process, killed with SIGKILL at its n-th call inside fit or files.py, was killed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        child = os.fork()
-    if child == 0:
-        left = call
-
-        def count(frame: Any, event: str, argument: object) -> None:
-            nonlocal left
-            here = frame.f_code.co_filename
-            if event == "call" and (
-                "/nearfield/fit/" in here or here.endswith(("nearfield/files.py", "run_folder.py"))
-            ):
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.setprofile(count)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+def of_fit(file: str) -> bool:
+    """Whether a file's calls count when fit is killed."""
+    return "/nearfield/fit/" in file or file.endswith(("nearfield/files.py", "run_folder.py"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -404,7 +380,9 @@ def test_killed_at_any_point_it_resumes(photos: Path, tmp_path: Path, quick: Non
     expected = outcome(work(whole), whole)
     out = tmp_path / "model"
     kills, step = 0, 40
-    while killed_at(step, partial(work, out)):  # each attempt comes further than the last, or dies in the same place
+    while killed_at(
+        step, partial(work, out), of_fit
+    ):  # each attempt comes further than the last, or dies in the same place
         kills += 1
         assert not out.exists() or (out / "report.md").is_file()
         step = step + 40 if kills % 2 else 2 * step

