@@ -58,6 +58,12 @@ def test_the_small_form_is_the_same_experiment(made: Table) -> None:
     assert len(small.entries) > 1
 
 
+@each
+def test_a_small_head_has_no_more_dims_than_its_features(made: Table) -> None:
+    heads = [each.run.model for each in made.small().entries if each.run.model.backbone == "features"]
+    assert all(head.dim <= 1280 for head in heads)
+
+
 def test_map_at_r_never_exceeds_r_precision() -> None:
     for made in TABLES.values():
         for entry in made.entries:

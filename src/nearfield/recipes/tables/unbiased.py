@@ -23,8 +23,8 @@ SEEDS = tuple(range(10))
 FEATURES = Scaling(
     "cub_lite0_features",
     "A linear head on frozen EfficientNet-Lite0 features of CUB-200-2011 in place of whole networks on CUB, Cars-196 "
-    "or SOP; embedding sizes as in the paper; 150 steps of one AdamW in place of each method's own optimiser; batches "
-    "of at most 128; three seeds.",
+    "or SOP; embedding sizes as in the paper, of at most the 1,280 features; 150 steps of one AdamW in place of each "
+    "method's own optimiser; batches of at most 128; three seeds.",
     steps=150,
     most=128,
 )
