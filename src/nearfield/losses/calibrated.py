@@ -192,6 +192,7 @@ class ROADMAP(PairLoss):
     space={"pos_margin": Real(0.5, 1.0), "neg_margin": Real(0.0, 0.9)},
     presets={"roadmap": {"base": "sup_ap", "neg_margin": 0.6}},
     plain={"method.params.pos_weight": 0.0, "method.params.neg_weight": 0.0},
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
     similarities="SPN",
 )
 class TCM(Wraps, PairLoss):

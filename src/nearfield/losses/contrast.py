@@ -105,6 +105,7 @@ class DCL(PairLoss):
 @register(
     "tuplet_margin",
     "Yu and Tao, Deep Metric Learning with Tuplet Margin Loss, ICCV 2019",
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
     year=2019,
     space={"scale": Real(8.0, 128.0, log=True), "angle": Real(0.0, 20.0)},
     similarities="SPN",

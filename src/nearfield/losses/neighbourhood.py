@@ -390,6 +390,7 @@ class NTXent(PairLoss):
     "sincere",
     "Feeney and Hughes, SINCERE: Supervised Information Noise-Contrastive Estimation REvisited, 2023",
     year=2023,
+    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
     alias_of="nt_xent",
     similarities="PN",
     space={"temperature": Real(0.02, 0.5, log=True)},
