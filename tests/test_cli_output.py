@@ -66,7 +66,7 @@ def test_a_plan_has_singulars(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["run.sampler.batch_size=8", "run.data.name=digits", "run.steps=1"]
     call = ["bench", "--methods", "fastap", "--seeds", "1", "--trials", "1", "--dry-run"]
     assert main([*call, *(word for option in options for word in ("--set", option))]) == 0
-    assert "1 seed; 1 network each, 1 in all, of 1 step." in capsys.readouterr().out
+    assert "1 seed; 1 network of 1 step in all." in capsys.readouterr().out
 
 
 def test_every_metric_is_explained_and_only_shares_are_percentages(

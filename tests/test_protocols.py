@@ -24,6 +24,7 @@ from nearfield.errors import InputError
 DIGESTS = {  # a changed protocol is another protocol: give it another name
     "classic": "c2a0cf241139",
     "reality-check": "cf2a3f5e31bd",
+    "reality-check-light": "abf86956e596",
     "closed-set": "4c9f0b14b647",
     "query-gallery": "ce2fbdeed485",
     "vehicleid": "d3ff08903914",
@@ -67,7 +68,7 @@ def test_the_digest_depends_on_every_field_but_the_words() -> None:
     base = Protocol(name="mine", folds=4, val_fraction=0.25)
     others: list[dict[str, Any]] = [
         {"name": "other"}, {"folds": 2, "val_fraction": 0.5}, {"split_seed": 1}, {"select_by": "recall@1"},
-        {"concatenate": True}, {"oracle": False}, {"test": "query-gallery"},
+        {"concatenate": True}, {"oracle": False}, {"test": "query-gallery"}, {"search_folds": 2},
     ]  # fmt: skip
     changed = {field for other in others for field in other}
     assert changed == set(Protocol.model_fields) - {"description"}
@@ -83,6 +84,7 @@ def test_the_digest_depends_on_every_field_but_the_words() -> None:
         ({"folds": 4}, "val_fraction must be 0.25"),
         ({"folds": 2, "val_fraction": 0.5, "test": "closed"}, "single fold"),
         ({"concatenate": True}, "several folds"),
+        ({"folds": 2, "val_fraction": 0.5, "search_folds": 3}, "search_folds must be at most folds, 2; got 3"),
     ],
 )
 def test_a_protocol_agrees_with_itself(values: dict[str, object], message: str) -> None:

@@ -68,7 +68,7 @@ def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
     trained = [run.steps * time_steps(start, dataset) + looks * val for _, start, _ in bench.starts]
     tried = sum(trials * seconds for trials, seconds in zip(bench.trials, trained, strict=True))
     tested = (bench.total - sum(bench.trials)) * (fmean(trained) + test * (1 + looks * rules.oracle))
-    return rules.folds * (tried + tested) / max(1, jobs)
+    return (rules.trial_folds * tried + rules.folds * tested) / max(1, jobs)
 
 
 def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:

@@ -131,6 +131,12 @@ class Bench:
         return [label(method.name, method.params) for method in self.config.methods]
 
     @property
+    def networks(self) -> int:
+        """How many networks all tasks train."""
+        tuned = sum(self.trials)
+        return tuned * self.protocol.trial_folds + (self.total - tuned) * self.protocol.folds
+
+    @property
     def total(self) -> int:
         """How many tasks there are, including those that cannot be named yet."""
         c = self.config
@@ -196,7 +202,8 @@ class Bench:
         if not self.config.prune or len(rivals) < RIVALS:
             return ()
         return tuple(
-            (1 - SLACK) * median(fmean(each[:count]) for each in rivals) for count in range(1, self.protocol.folds)
+            (1 - SLACK) * median(fmean(each[:count]) for each in rivals)
+            for count in range(1, self.protocol.trial_folds)
         )
 
     def _tested(

@@ -96,7 +96,8 @@ def _check(entry: Entry, dataset: Dataset | None) -> str:
 def networks(entry: Entry) -> int:
     """How many networks an entry trains, in trials and in repetitions."""
     trials = entry.bench.trials if entry.bench.trials > 1 else 0
-    return (trials + len(entry.bench.seeds)) * protocol(entry.bench.protocol).folds
+    rules = protocol(entry.bench.protocol)
+    return trials * rules.trial_folds + len(entry.bench.seeds) * rules.folds
 
 
 def training_seconds(entry: Entry, jobs: int) -> float:

@@ -37,8 +37,8 @@ def run_task(
 
     A trial is never tested. It ends early when its first folds are below the task's bounds, or it cannot be trained.
     """
-    runs = protocol.runs(task.run)
     tested = task.kind != "trial"
+    runs = protocol.runs(task.run)[: None if tested else protocol.trial_folds]
     folds: list[dict[str, Any]] = []
     for number, run in enumerate(runs):
         try:

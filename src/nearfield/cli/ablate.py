@@ -89,7 +89,7 @@ def _say_plan(study: Ablation, benches: dict[str, BenchConfig], jobs: int, as_js
                 "batch": run.sampler.batch_size,
                 "chunk": run.chunk,
                 "steps": run.steps,
-                "networks": bench.total * bench.protocol.folds,
+                "networks": bench.networks,
                 "seconds": round(estimate_seconds(bench, dataset, jobs)),
             }
         )

@@ -126,7 +126,7 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
     trials = sum(found.trials)
     seeds = len(config.methods) * len(config.seeds)
     counts = {"trials": trials, "seeds": seeds, "variants": found.total - trials - seeds}
-    networks = found.total * found.protocol.folds
+    networks = found.networks
     facts = {"data": dataset.summary(), "protocol": found.protocol.name, "methods": found.labels, **counts}
     if as_json:
         facts |= {"folds": found.protocol.folds, "networks": networks, "seconds": round(seconds), "jobs": jobs}
@@ -141,8 +141,8 @@ def _say_plan(config: BenchConfig, jobs: int, as_json: bool) -> None:
         head, columns = [*head, "searched"], [*columns, [spaces[label] for label in found.labels]]
     show.say(show.table(head, list(zip(*columns, strict=True))))
     words = ", ".join(show.count(count, name.removesuffix("s")) for name, count in counts.items() if count)
-    each, steps = show.count(found.protocol.folds, "network"), show.count(config.run.steps, "step")
+    each, steps = show.count(networks, "network"), show.count(config.run.steps, "step")
     show.say(
-        f"{config.run.data.name} by the protocol {found.protocol.name}: {words}; {each} each, {networks} in all, "
-        f"of {steps}. About {duration(seconds)} with {jobs} at a time."
+        f"{config.run.data.name} by the protocol {found.protocol.name}: {words}; {each} "
+        f"of {steps} in all. About {duration(seconds)} with {jobs} at a time."
     )

@@ -165,7 +165,7 @@ def _say_plan(benches: dict[str, BenchConfig], jobs: int, as_json: bool) -> None
                 "methods": len(bench.labels),
                 "trials": sum(bench.trials),
                 "seeds": len(bench.labels) * len(bench.config.seeds),
-                "networks": bench.total * bench.protocol.folds,
+                "networks": bench.networks,
                 "steps": bench.config.run.steps,
                 "seconds": round(estimate_seconds(bench, dataset, jobs)),
             }

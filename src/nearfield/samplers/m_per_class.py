@@ -58,12 +58,12 @@ def distinct_classes(classes: int, batches: int, per_batch: int, rng: np.random.
 
 
 def _distinct(sampler: MPerClassSampler, rng: np.random.Generator) -> Indices:
-    members = np.split(sampler.classes.rows, sampler.classes.starts[1:])
-    m, batches = sampler.per_class, []
+    known, m, batches = sampler.classes, sampler.per_class, []
     for _ in range(len(sampler)):
-        rows = [members[c] for c in rng.choice(len(members), sampler.classes_per_batch, replace=False)]
-        batches.append(np.concatenate([rng.choice(r, m, replace=len(r) < m) for r in rows]))
-    return np.stack(batches)  # (T, P m)
+        chosen = rng.choice(len(known), sampler.classes_per_batch, replace=False)
+        places = [rng.choice(size, m, replace=size < m) for size in known.sizes[chosen].tolist()]  # (P, m)
+        batches.append(known.rows[known.starts[chosen][:, None] + np.stack(places)])
+    return np.stack(batches)  # (T, P, m)
 
 
 def _replacement(sampler: MPerClassSampler, rng: np.random.Generator) -> Indices:
