@@ -110,6 +110,7 @@ class Engine:
             "distributed.worker.daemon": False,  # so that runs may have processes that prepare batches
             "distributed.nanny.pre-spawn-environ": worker_environment(),
             "distributed.deploy.lost-worker-timeout": "10s",
+            "distributed.worker.profile.enabled": False,  # it would stop a training thread every 10 ms
         }
         self._undo.enter_context(dask.config.set(settings))  # for workers that are started again, too
         self._local = LocalCluster(

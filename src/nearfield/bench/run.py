@@ -162,6 +162,7 @@ class Driver:
         self.failures: Counter[str] = Counter()
         self.mark = uuid.uuid4().hex
         self._entered: set[tuple[str, str]] = set()
+        self.courses = [Course(label) for label in self.bench.labels]
         self._look()
 
     def work(self) -> None:
@@ -187,11 +188,11 @@ class Driver:
             self.engine.cancel(self.running)
             (self.folder / MARK).unlink(missing_ok=True)
 
-    def _look(self) -> None:
-        """Plan again; on the way, finished tasks are entered into the bench."""
-        self.courses: list[Course] = [
-            self.bench.course(index, self.finished) for index in range(len(self.bench.config.methods))
-        ]
+    def _look(self, key: str | None = None) -> None:
+        """Plan again, for the methods that the task `key` is of or for all; finished tasks are entered into the bench."""
+        for index, course in enumerate(self.courses):
+            if key is None or any(task.key == key for task, _ in course):
+                self.courses[index] = self.bench.course(index, self.finished)
         new = [task for course in self.courses for task, outcome in course if outcome is not None]
         self.store.enter(self.bench.digest, [task for task in new if (task.name, task.key) not in self._entered])
         self._entered |= {(task.name, task.key) for task in new}
@@ -224,7 +225,7 @@ class Driver:
             elif "refused" in answer:
                 self.engine.exclude(answer["worker"], answer["refused"])
                 self.say(f"worker {answer['worker']} refused: {answer['refused']}")
-        self._look()
+        self._look(task.key)
 
     def _record(self, task: Task, answer: Answer) -> None:
         outcome, size = answer["outcome"], receive(answer, self.folder)
@@ -256,7 +257,7 @@ class Driver:
                 future.cancel()
                 self.engine.restart(each.last.worker)
                 self._fail(each.task, f"no progress for {limit / 60:.0f} minutes at {each.last.worker}", tries=1)
-                self._look()
+                self._look(each.task.key)
 
     def _show(self, phase: str) -> None:
         paces = [each.pace for each in self.running.values()]
