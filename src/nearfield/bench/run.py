@@ -162,7 +162,7 @@ class Driver:
         self.failures: Counter[str] = Counter()
         self.mark = uuid.uuid4().hex
         self._entered: set[tuple[str, str]] = set()
-        self.courses = [Course(label) for label in self.bench.labels]
+        self.courses = [Course(name) for name in self.bench.labels]
         self._look()
 
     def work(self) -> None:
@@ -189,7 +189,7 @@ class Driver:
             (self.folder / MARK).unlink(missing_ok=True)
 
     def _look(self, key: str | None = None) -> None:
-        """Plan again, for the methods that the task `key` is of or for all; finished tasks are entered into the bench."""
+        """Plan again, all methods or those that the task `key` is of; finished tasks are entered into the bench."""
         for index, course in enumerate(self.courses):
             if key is None or any(task.key == key for task, _ in course):
                 self.courses[index] = self.bench.course(index, self.finished)
