@@ -99,6 +99,15 @@ def undisturbed(config: BenchConfig, tmp_path_factory: pytest.TempPathFactory) -
 # Results
 
 
+def test_a_search_by_the_first_fold_trains_one_network_a_trial(config: BenchConfig, tmp_path: Path) -> None:
+    (tmp_path / "light.toml").write_text(PROTOCOL.replace("two folds", "light") + "search_folds = 1\n")
+    light = config.model_copy(update={"protocol": str(tmp_path / "light.toml"), "variants": (), "trials": 2})
+    _, results = ran(light, tmp_path / "out")
+    assert [len(trial.folds) for method in results.methods for trial in method.trials] == [1, 1, 1, 1]
+    assert [len(seed.folds) for method in results.methods for seed in method.seeds] == [2] * 4
+    assert prepare(light)[0].networks == 2 * 2 * 1 + 2 * 2 * 2
+
+
 def test_results_hold_every_trial_seed_fold_and_query(undisturbed: tuple[Path, BenchResults]) -> None:
     folder, results = undisturbed
     assert results.missing == ()
