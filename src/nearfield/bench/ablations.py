@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nearfield import recipes
 from nearfield.bench.search import apply
 from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config, merge
+from nearfield.data.builtin.features import FEATURES
 from nearfield.errors import InputError, nearest
 from nearfield.recipes import comparisons
 from nearfield.recipes.facts import BN_INCEPTION, RESNET50
@@ -49,7 +50,7 @@ SAMPLERS: dict[str, Settings] = {
     "random": {"sampler.name": "fastap", "sampler.repeats": None, "sampler.unlabelled": None},
     "category-hard": {"sampler.name": "fastap_hard"},
 }
-RECIPES = {"glyphs": "glyphs_conv", "omniglot": "omniglot_conv4", "cub_lite0": "cub_lite0_features"}  # by data
+RECIPES = {"glyphs": "glyphs_conv", "omniglot": "omniglot_conv4"} | dict.fromkeys(FEATURES, "cub_lite0_features")
 Runs = Mapping[str, Callable[[], RunConfig]]  # by data
 BY_FASTAP: Runs = {data: partial(fastap, data, "timm:resnet18") for data in ("sop", "inshop", "vehicleid")}
 BY_MS: Runs = {data: partial(ms, data, 512) for data in ("cub", "cars196", "sop", "inshop")}
