@@ -50,7 +50,8 @@ def read_results(store: Store, digest: str, folder: Path | None = None) -> Bench
             return None
         outcome = seeds[name][0]["outcome"]
         try:
-            return joined_embeddings(folder / outcome["folder"], len(outcome["folds"])).astype(np.float16)
+            networks = 1 if outcome["concatenated"] is None else len(outcome["folds"])
+            return joined_embeddings(folder / outcome["folder"], networks).astype(np.float16)
         except OSError:
             return None
 
@@ -133,7 +134,9 @@ def _fold(fold: dict[str, Any]) -> Fold:
 def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArray[np.floating[Any]]:
     if part == "concatenated":
         if entry["outcome"]["concatenated"] is None:
-            raise RunError(f"{entry['label']} has no concatenated scores: its protocol trains a single fold.")
+            raise RunError(
+                f"{entry['label']} has no concatenated scores: its protocol does not join the folds' embeddings."
+            )
         return store.query_scores(entry["key"], "concatenated", metric)
     folds = range(len(entry["outcome"]["folds"]))
     found = [store.query_scores(entry["key"], f"fold {fold}", metric) for fold in folds]

@@ -49,7 +49,7 @@ class Seed:
     seed: int
     folds: tuple[Fold, ...]
     separated: Scores  # test scores of each fold's network, averaged
-    concatenated: Scores | None  # of the folds' embeddings side by side; None with a single fold
+    concatenated: Scores | None  # of the folds' embeddings side by side; None unless they are joined
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,6 @@ class BenchResults:
     methods: tuple[MethodResult, ...]  # in the order of the configuration; with a finished seed or trial
     missing: tuple[str, ...]  # tasks that are not finished, human-readable
     queries: Callable[[str, str, Part], Floats]  # (label, metric, part) -> (S, Q) per-query test scores
-    embeddings: Callable[[str], NDArray[np.float16] | None]  # label -> (Q, D) of the first seed, if they are here
+    # label -> (Q, D) of the first seed, if they are here: of all folds where they are joined, else of the first
+    embeddings: Callable[[str], NDArray[np.float16] | None]
     query_classes: NDArray[np.int64] | None = None  # (Q,) the class of each query; None in results of old versions
