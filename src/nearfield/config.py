@@ -97,7 +97,8 @@ class DataConfig(Config):
     `name` is the name of a dataset (`nearfield data list`) or the path of one. With `folds` = 1, `val_fraction` of the
     training classes, drawn by `split_seed`, are held out; with several folds, the classes of fold number `fold`, which
     are consecutive as in the reality check (Musgrave et al., 2020). `augment` is the name of an augmentation in
-    `nearfield.data.augment`: random crops for training, centre crops for testing. None leaves images as they are.
+    `nearfield.data.augment`: random crops for training, centre crops for testing. None leaves images as they are; image
+    files are then resized to 256 x 256 or, with a `size`, by their shorter side, of which the centre is kept.
     """
 
     name: str = "glyphs"
@@ -107,6 +108,13 @@ class DataConfig(Config):
     fold: NotNegative = 0
     augment: str | None = None
     workers: NotNegative = 0  # processes that prepare batches; the batches do not depend on their number
+    size: Annotated[Count | None, LATER] = None  # side of image files that are not augmented
+
+    @model_validator(mode="after")
+    def _one_way_to_crop(self) -> DataConfig:
+        if self.size is not None and self.augment is not None:
+            raise ValueError(f"size must be left out with augment, which has a size of its own; got {self.size}")
+        return self
 
     @model_validator(mode="after")
     def _fold_exists(self) -> DataConfig:
@@ -132,7 +140,9 @@ class ModelConfig(Config):
     `width` and `channels` apply to the backbone "conv" only. `weights` is a local file of backbone weights;
     efficientnet_lite0 needs none, its package brings them. With head "none" the pooled features are the embedding, and
     `dim` must be their number. `freeze_bn` keeps the running statistics of batch norm during training;
-    `freeze_bn_affine` keeps its scale and shift too.
+    `freeze_bn_affine` keeps its scale and shift too. The first `frozen_stages` stages of the backbone never train:
+    neither weights nor statistics change, and where images are not augmented their activations are computed once for
+    all runs. Stages are the convolutions of "conv"; those of EfficientNet's paper, the first one with the stem.
     """
 
     backbone: Annotated[str, AfterValidator(_known_backbone)] = "conv"
@@ -147,6 +157,7 @@ class ModelConfig(Config):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     freeze_bn: bool = False
     freeze_bn_affine: bool = False
+    frozen_stages: Annotated[NotNegative, LATER] = 0
 
 
 BatchRule = Literal["distinct", "chunks", "replacement", "images_with_replacement", "cover"]

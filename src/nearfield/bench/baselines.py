@@ -85,9 +85,10 @@ def _features(run: RunConfig, dataset: Dataset) -> tuple[str, Tensor, Tensor] | 
     if weights_file(run.model) is None:
         return None
     supply = Supply(dataset, run.data)
-    model = features_of(build_model(run.model, run.seed))
+    model = build_model(run.model, run.seed)
+    supply = supply.behind_frozen(model)
     parts = (torch.cat([supply.parts.fit, supply.parts.val]), supply.parts.test)
-    train, test = (embed(model, supply.rows(part), batch_size=64).cpu() for part in parts)
+    train, test = (embed(features_of(model), supply.rows(part), batch_size=64).cpu() for part in parts)
     return "backbone features", train, test
 
 
@@ -102,6 +103,7 @@ def _raw(run: RunConfig, dataset: Dataset, rows: Integers) -> Tensor | None:
 def _untrained(run: RunConfig, dataset: Dataset) -> Scores:
     supply = Supply(dataset, run.data)
     model = build_model(run.model, run.seed, supply.features)
+    supply = supply.behind_frozen(model)
     embeddings = embed(model, supply.rows(supply.parts.test))
     return score_test(dataset, embeddings, run.distance, metrics=run.metrics, ks=run.ks)[0]
 

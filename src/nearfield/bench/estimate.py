@@ -77,6 +77,7 @@ def time_steps(run: RunConfig, dataset: Dataset, steps: int = 4) -> float:
     torch.set_num_threads(run.threads)
     supply = Supply(dataset, run.data)
     model, loss, forward = build_learner(run, supply.parts.fit_classes, supply.features)
+    supply = supply.behind_frozen(model)
     optimizer = build_optimizer(model, loss, run.optimizer)
     begun = 0.0
     with warnings.catch_warnings():
@@ -95,6 +96,7 @@ def time_scoring(run: RunConfig, dataset: Dataset) -> tuple[float, float]:
     """Seconds that scoring the held-out classes, and the test classes, takes here."""
     supply = Supply(dataset, run.data)
     model = build_model(run.model, run.seed, supply.features)
+    supply = supply.behind_frozen(model)
     begun = time.monotonic()
     retrieval_metrics(
         embed(model, supply.rows(supply.parts.val)), supply.labels[supply.parts.val], metrics=("map_at_r",)

@@ -154,10 +154,10 @@ def _checked(job: Job) -> tuple[Task, Dataset]:
     if job["weights"] is not None and file_digest(run.model.weights) != job["weights"]:
         raise RunError(f"the weights {run.model.weights} differ from the driver's. Copy the same file there.")
     try:
-        dataset = _data(run.data.name, run.data.augment)
+        dataset = _data(run.data.name, run.data.augment, run.data.size)
         if dataset.fingerprint != job["data"]:  # the data may have changed since this worker read them
             _data.cache_clear()
-            dataset = _data(run.data.name, run.data.augment)
+            dataset = _data(run.data.name, run.data.augment, run.data.size)
     except (NearfieldError, OSError) as error:
         raise RunError(f"cannot read the data {run.data.name}: {error}") from error
     if dataset.fingerprint != job["data"]:
@@ -186,8 +186,8 @@ def _path(name: str, directory: Path) -> str:
 
 
 @lru_cache(maxsize=2)
-def _data(name: str, augment: str | None) -> Dataset:
-    return bench_data(DataConfig(name=name, augment=augment))
+def _data(name: str, augment: str | None, size: int | None) -> Dataset:
+    return bench_data(DataConfig(name=name, augment=augment, size=size))
 
 
 def bench_data(config: DataConfig) -> Dataset:

@@ -112,7 +112,7 @@ def training_seconds(entry: Entry, jobs: int) -> float:
 
 
 def _side(run: RunConfig) -> int:
-    return SIDE if run.data.augment is None else AUGMENTATIONS[run.data.augment].side
+    return run.data.size or SIDE if run.data.augment is None else AUGMENTATIONS[run.data.augment].side
 
 
 class Tried(NamedTuple):

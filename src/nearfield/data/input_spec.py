@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from nearfield.config import Config, Count, DataConfig
-from nearfield.data import Dataset, Pictures
+from nearfield.data import Dataset, Pictures, Stored
 from nearfield.data.augment import augmentation, images_for
 from nearfield.data.dataset import Pixels
 from nearfield.data.pictures import converted, decode, resized
@@ -145,7 +145,8 @@ def input_of(dataset: Dataset, config: DataConfig) -> FeatureInput | PictureInpu
         rule: Literal["exact", "short"] = "exact" if images.resize == "square" else "short"
     else:
         first = images[0]  # (H, W) or (H, W, 3)
-        size, colour, rule = (first.shape[0], first.shape[1]), first.ndim == 3, "exact"
+        size, colour = (first.shape[0], first.shape[1]), first.ndim == 3
+        rule = "short" if isinstance(images, Stored) and images.rule == "crop" else "exact"
     return PictureInput(
         colour=colour, rule=rule, resize=size, crop=size if chosen is None else (chosen.side, chosen.side)
     )

@@ -30,11 +30,12 @@ VERSION = 1  # of the layout of an entry
 class Stored:
     """Decoded images in a cache folder, memory-mapped: only what is accessed is read from disk."""
 
-    def __init__(self, folder: Path, shapes: Integers, colour: bool, looks: str) -> None:
+    def __init__(self, folder: Path, shapes: Integers, colour: bool, looks: str, rule: str) -> None:
         self.folder = folder
         self.shapes = shapes  # (N, 2) heights and widths
         self.colour = colour
         self.looks = looks
+        self.rule = rule  # of resizing, see `Pictures`
         self.ends = np.cumsum(
             shapes.prod(axis=1) * (3 if colour else 1)
         )  # (N,) offset in bytes at which each image ends
@@ -105,7 +106,7 @@ def _open(folder: Path, images: Pictures) -> Stored | None:
         return None
     if shapes.shape != (len(images), 2) or shapes.dtype != np.int64:
         return None
-    stored = Stored(folder, shapes, images.colour, images.looks)
+    stored = Stored(folder, shapes, images.colour, images.looks, images.resize)
     return stored if stored.ends[-1] == size else None
 
 

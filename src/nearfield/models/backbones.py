@@ -71,17 +71,20 @@ class Backbone:
     num_features: int
     preprocessing: Preprocessing | None  # None: the input is features already
     arrange: Callable[[Tensor], Tensor] | None = None
+    stages: tuple[nn.Module, ...] = ()  # one after the other they are `net`; none if it has no stages to freeze
 
 
 def conv(width: int, channels: int = 1) -> Backbone:
     """A small network for small images: four 3x3 convolutions with batch norm, max-pooled after the first three."""
-    stages: list[nn.Module] = []
+    stages: list[list[nn.Module]] = []
     inputs = channels
     for outputs, pool in ((width, True), (2 * width, True), (4 * width, True), (4 * width, False)):
-        stages += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
-        stages += [nn.MaxPool2d(2, ceil_mode=True)] if pool else []
+        layers = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+        stages.append([*layers, nn.MaxPool2d(2, ceil_mode=True)] if pool else layers)
         inputs = outputs
-    return Backbone(nn.Sequential(*stages), inputs, SIGNED_GREY if channels == 1 else SIGNED)
+    net = nn.Sequential(*(layer for stage in stages for layer in stage))
+    preprocessing = SIGNED_GREY if channels == 1 else SIGNED
+    return Backbone(net, inputs, preprocessing, stages=tuple(nn.Sequential(*stage) for stage in stages))
 
 
 def features(num_features: int) -> Backbone:
@@ -111,7 +114,16 @@ def from_timm(name: str) -> Backbone:
     net: Any = timm.create_model(name, pretrained=False, num_classes=0, global_pool="")
     stated = net.pretrained_cfg
     count = getattr(net, "head_hidden_size", None) or net.num_features  # of what comes out without a classifier
-    return Backbone(net, int(count), Preprocessing(tuple(stated["mean"]), tuple(stated["std"])), _order_of(net))
+    preprocessing = Preprocessing(tuple(stated["mean"]), tuple(stated["std"]))
+    stages = _stages_of(net) if isinstance(net, timm.models.EfficientNet) else ()
+    return Backbone(net, int(count), preprocessing, _order_of(net), stages)
+
+
+def _stages_of(net: Any) -> tuple[nn.Module, ...]:
+    """The stages of timm's EfficientNet; the first has the stem, the last the convolution after the blocks."""
+    first, *middle, last = net.blocks
+    stem, top = (net.conv_stem, net.bn1), (net.conv_head, net.bn2)
+    return (nn.Sequential(*stem, first), *middle, nn.Sequential(last, *top))
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -44,6 +44,7 @@ def build_model(config: ModelConfig, seed: int, features: Tensor | None = None) 
         dropout=config.dropout,
         freeze_bn=config.freeze_bn,
         freeze_bn_affine=config.freeze_bn_affine,
+        frozen_stages=config.frozen_stages,
         pretrained=_fill(backbone, rename, config),
     )
     if config.init == "pca" and features is not None:

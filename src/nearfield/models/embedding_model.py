@@ -1,6 +1,6 @@
 """The embedding model: backbone, pooling, norm, head.
 
-Axes: B images, H x W pixels, F features, D embedding dims.
+Axes: B images, H x W pixels, C channels and h x w places of an activation, F features, D embedding dims.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ class EmbeddingModel(nn.Module):
     """z = head(norm(pool(backbone(images)))), not normalised: losses normalise themselves.
 
     With `freeze_bn` the backbone's batch norm stays in evaluation mode during training; with `freeze_bn_affine` its
-    scale and shift are frozen too.
+    scale and shift are frozen too. The first `frozen_stages` stages of the backbone are never trained: neither weights
+    nor statistics change. A model that `takes_activations` is given what comes out of them in place of images.
     """
 
+    takes_activations = False
     backbone_name: str | None = None  # of a backbone without a head, as a configuration names it
 
     def __init__(
@@ -35,10 +37,18 @@ class EmbeddingModel(nn.Module):
         dropout: float = 0.0,
         freeze_bn: bool = False,
         freeze_bn_affine: bool = False,
+        frozen_stages: int = 0,
         pretrained: Pretrained | None = None,
     ) -> None:
         super().__init__()
+        if frozen_stages > len(backbone.stages):
+            has = f"has {len(backbone.stages)}" if backbone.stages else "has none that are known"
+            raise InputError(
+                f"frozen_stages must be at most the number of the backbone's stages; this one {has}, got "
+                f"{frozen_stages}. The backbone conv and the EfficientNets have stages; set 0 for others."
+            )
         self.backbone = backbone.net
+        self.frozen, self._later = backbone.stages[:frozen_stages], backbone.stages[frozen_stages:]
         self.norm = norm or nn.Identity()
         self.head = head
         self.dropout = nn.Dropout(dropout)  # the last layer before the loss normalises
@@ -62,8 +72,22 @@ class EmbeddingModel(nn.Module):
             if images.ndim != 2 or images.shape[1] != self.num_features:
                 raise InputError(f"features must be (B, {self.num_features}); got {tuple(images.shape)}.")
             return images.to(dtype)
-        x = self.backbone(self.preprocessing(images, dtype))
+        if not self.frozen:
+            x = self.backbone(self.preprocessing(images, dtype))
+        else:
+            x = images.to(dtype) if self.takes_activations else self.activations(images)
+            for stage in self._later:
+                x = stage(x)
         return pooled(self._arrange(x) if self._arrange else x, self.pool)
+
+    @torch.no_grad()
+    def activations(self, images: Tensor) -> Tensor:
+        """What comes out of the frozen stages, (B, C, h, w)."""
+        assert self.preprocessing is not None  # a backbone that has stages takes images
+        x = self.preprocessing(images, next(self.backbone.parameters()).dtype)
+        for stage in self.frozen:
+            x = stage(x)
+        return x
 
     def input_of_head(self, images: Tensor) -> Tensor:
         """Features (B, F) as the head takes them: normalised, if the model has a norm."""
@@ -83,6 +107,8 @@ class EmbeddingModel(nn.Module):
         elif self.freeze_bn:
             for module in self._batch_norms():
                 module.eval()
+        for stage in self.frozen:
+            stage.eval()
         return self
 
     def freeze_backbone(self, frozen: bool = True) -> None:
@@ -92,6 +118,8 @@ class EmbeddingModel(nn.Module):
         if self.freeze_bn_affine:
             for module in self._batch_norms():
                 module.requires_grad_(False)
+        for stage in self.frozen:
+            stage.requires_grad_(False)
         self.train(self.training)
 
     def _batch_norms(self) -> list[nn.Module]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -18,14 +19,19 @@ from nearfield.config import DataConfig
 from nearfield.data import Dataset, decoded, load, pixels, split_fingerprint
 from nearfield.data.augment import augmentation, images_for
 from nearfield.data.dataset import Integers
+from nearfield.data.input_spec import input_of
 from nearfield.data.loader import Cropped, loader
 from nearfield.data.splits import held_out
+from nearfield.models import EmbeddingModel
+from nearfield.models.activations import activations_of
 from nearfield.models.embed_images import Rows
 from nearfield.samplers import BatchSampler
 
 
 def open_data(config: DataConfig) -> Dataset:
     """The dataset that the configuration names; images that will be cropped are loaded in colour and at full size."""
+    if config.size is not None:
+        return load(config.name, size=config.size, resize="crop")
     return load(config.name) if config.augment is None else load(config.name, colour=True)
 
 
@@ -78,10 +84,23 @@ class Supply:
         self._augmentation = None if config.augment is None else augmentation(config.augment)
         if self._augmentation is None:
             self._images = torch.from_numpy(pixels(dataset))
+            self._of = f"{dataset.fingerprint} {input_of(dataset, config).digest()}"
         else:
             self._for_fit, self._for_test = (
                 decoded(images_for(dataset, self._augmentation, train)) for train in (True, False)
             )
+
+    def behind_frozen(self, model: EmbeddingModel) -> Supply:
+        """This supply with activations in place of images, which `model` takes from now on; computed once, then read.
+
+        Unchanged if no stage of the model is frozen, or images are augmented: then no two activations are the same.
+        """
+        if not model.frozen or self._augmentation is not None:
+            return self
+        found = copy(self)
+        found._images = activations_of(model, self._images, self._of)
+        model.takes_activations = True
+        return found
 
     @cached_property
     def features(self) -> Tensor | None:

@@ -85,17 +85,13 @@ def build_sampler(
     )
 
 
-def build_learner(
-    config: RunConfig, num_classes: int, features: Tensor | None = None, images: Rows | None = None
-) -> Learner:
-    """Model and loss; of an ensemble, those of the member that `config` names.
+def build_learner(config: RunConfig, num_classes: int, features: Tensor | None = None) -> Learner:
+    """Model and loss; of an ensemble, those of the member that `config` names. `features` (N, F) if the data are such.
 
-    `features` (N, F) if the data are features. Otherwise `images`, from whose features a head with init "pca" starts.
+    For images, init "pca" is left to `start_from_images`.
     """
     sizes = {"dim": config.model.dim // ensemble_size(config)}
     model = build_model(config.model.model_copy(update=sizes), run_seed(config), features)
-    if config.model.init == "pca" and features is None and images is not None:
-        start_from_pca(model, embed(features_of(model), images, batch_size=64))
     method, loss = losses.method(config.method.name), build_loss(config, num_classes, model.num_features)
     if method.members:
         loss = cast(Ensembled, loss).member(config.member or 0)
@@ -105,6 +101,11 @@ def build_learner(
     if config.memory is not None:
         loss = CrossBatchMemory(loss, config.memory, config.model.dim)
     return Learner(model, loss, model)
+
+
+def start_from_images(model: EmbeddingModel, images: Rows) -> None:
+    """Initialise the head with the principal components of the backbone's features of images."""
+    start_from_pca(model, embed(features_of(model), images, batch_size=64))
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ from nearfield.training.build import (
     ensemble_size,
     run_seed,
     start_at_class_means,
+    start_from_images,
 )
 from nearfield.training.checkpoint import Checkpoint, copy_weights
 from nearfield.training.chunks import backward_in_chunks
@@ -134,7 +135,7 @@ def _train(run: Run) -> dict[str, Any]:
     config, folder, place = run.config, run.folder, run.place
     supply = supply_of(run.dataset, config.data)
     sampler = _sampler(run, supply)
-    model, loss, forward = _learner(run, supply)
+    (model, loss, forward), supply = _learner(run, supply)
     optimizer = build_optimizer(model, loss, config.optimizer)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
     scored = average.module if average else model
@@ -222,15 +223,17 @@ def _sampler(run: Run, supply: Supply) -> BatchSampler:
     return sampler if run.place.world_size == 1 else ShardedSampler(sampler, run.place.rank, run.place.world_size)
 
 
-def _learner(run: Run, supply: Supply) -> Learner:
-    """Model and loss on this process's device."""
-    from_images = run.config.model.init == "pca" and supply.features is None
-    images = supply.rows(supply.parts.fit) if from_images else None
-    learner = build_learner(run.config, supply.parts.fit_classes, supply.features, images)
+def _learner(run: Run, supply: Supply) -> tuple[Learner, Supply]:
+    """Model and loss on this process's device, and the supply of what the model takes."""
+    learner = build_learner(run.config, supply.parts.fit_classes, supply.features)
+    supply = supply.behind_frozen(learner.model)
+    if run.config.model.init == "pca" and supply.features is None:
+        start_from_images(learner.model, supply.rows(supply.parts.fit))
     if run.config.proxy_start == "class_means":
         embeddings = embed(learner.model, supply.rows(supply.parts.fit))
         start_at_class_means(cast(ProxyLoss, learner.loss), embeddings, supply.fit_labels)
-    return learner._replace(model=learner.model.to(run.place.device), loss=learner.loss.to(run.place.device))
+    device = run.place.device
+    return learner._replace(model=learner.model.to(device), loss=learner.loss.to(device)), supply
 
 
 def _score(run: Run, at: Checkpoint, model: nn.Module, supply: Supply, loss: float | None = None) -> float:

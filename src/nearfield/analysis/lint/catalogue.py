@@ -111,10 +111,10 @@ SINS: dict[str, tuple[str, str]] = {  # code: why it biases, what to do
 }
 
 EQUAL: dict[str, tuple[str, ...]] = {  # code: keys of a run, or tables of keys, that must be equal
-    "unequal-data": ("data.name",),
+    "unequal-data": ("data.name", "data.size"),
     "unequal-split": ("data.val_fraction", "data.split_seed", "data.folds"),
     "unequal-augmentation": ("data.augment",),
-    "unequal-backbone": ("model.backbone", "model.width", "model.channels", "model.weights"),
+    "unequal-backbone": ("model.backbone", "model.width", "model.channels", "model.weights", "model.frozen_stages"),
     "unequal-pooling": ("model.pool", "model.norm"),
     "unequal-head": ("model.head", "model.init", "model.dropout"),
     "unequal-dimensions": ("model.dim",),
