@@ -145,3 +145,24 @@ def test_repeated_launches_end_well(tmp_path: Path) -> None:
     for _ in range(10):
         for found in launch(2, tmp_path, "proxy_anchor"):
             close(found["proxy_anchor"], expected)
+
+
+THREADS_LEFT = """
+import os, pathlib, torch
+from nearfield.training.distributed import process_group
+
+with process_group():
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    torch.distributed.all_reduce(torch.ones(1))
+tasks = pathlib.Path("/proc/self/task").iterdir()
+print([name for name in ((task / "comm").read_text() for task in tasks) if "gloo" in name])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_no_thread_outlives_the_group() -> None:
+    """One that did would abort a process now and then at its exit."""
+    here = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    command = [sys.executable, "-c", THREADS_LEFT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **here})
+    assert done.stdout == "[]\n"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,6 +60,10 @@ def process_group() -> Iterator[Place]:
     missing = [name for name in NEEDED if name not in os.environ]
     if missing:
         raise InputError(f"WORLD_SIZE is set but not {', '.join(missing)}; start with torchrun, or unset it.")
+    # Its functions have the group of the moment of import as a default argument, and the first optimiser imports it. A
+    # group that is held so outlives `destroy_process_group`, and gloo's threads then abort the exit of the interpreter.
+    import_module("torch.distributed.nn.functional")
+
     local = int(os.environ["LOCAL_RANK"])
     if dist.is_nccl_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", local + 1)):
         device = torch.device("cuda", local)
