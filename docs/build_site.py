@@ -1,7 +1,8 @@
 """Build the site from docs/ into ./site, offline: `make site`.
 
-1. copy docs/ to build/docs. Links that leave docs/ lead to the repository; CONTRIBUTING and CHANGELOG become pages, and
-   so do the decisions of architecture.md; reproductions get a list;
+1. copy docs/ to build/docs. Links that leave docs/ lead to the repository if a GitHub workflow builds the site, and
+   become the path of the file otherwise; CONTRIBUTING and CHANGELOG become pages, and so do the decisions of
+   architecture.md; reproductions get a list;
 2. make the example report: a small bench on built-in data (kept in build/, seconds the next time);
 3. run Zensical, whose warnings are errors;
 4. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
@@ -10,11 +11,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -43,7 +45,7 @@ REQUEST = re.compile(r"""@import\s+["']https?:|url\(\s*["']?https?:""")
 
 def main() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    write_docs(config["extra"]["repository"])
+    write_docs(repository_address(os.environ))
     problems = missing_pages(DOCS, config["nav"])
     if not problems:
         write_example(DOCS / REPORT)
@@ -63,7 +65,14 @@ def main() -> None:
 # The copy of docs/
 
 
-def write_docs(repository: str, root: Path = ROOT, out: Path = DOCS) -> None:
+def repository_address(environment: Mapping[str, str]) -> str | None:
+    """Where the files of this commit can be read, if a GitHub workflow builds the site."""
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_SHA")
+    server, repository, commit = (environment.get(name) for name in names)
+    return f"{server}/{repository}/blob/{commit}" if server and repository and commit else None
+
+
+def write_docs(repository: str | None, root: Path = ROOT, out: Path = DOCS) -> None:
     """Copy docs/ and the pages at the root, links rewritten; the decisions of the architecture become a page."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(root / "docs", out, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -87,11 +96,18 @@ def write_docs(repository: str, root: Path = ROOT, out: Path = DOCS) -> None:
     (out / LISTED / "index.md").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
 
 
-def rewrite(text: str, place: Path, repository: str, root: Path = ROOT) -> str:
-    """The text of the page at `place`, relative to the root, with links as the site has them; code stays as it is."""
+def rewrite(text: str, place: Path, repository: str | None, root: Path = ROOT) -> str:
+    """The text of the page at `place`, relative to the root, with links as the site has them; code stays as it is.
+
+    Without the address of a repository, a link to a file that the site does not have becomes the path of that file.
+    """
 
     def changed(match: re.Match[str]) -> str:
-        return f"{match[1]}({_target(match[2], place, repository, root)})"
+        address, inside = _target(match[2], place, root)
+        if inside or repository:
+            return f"{match[1]}({address if inside else f'{repository}/{address}'})"
+        label, path = match[1][1:-1], address.partition("#")[0]
+        return label if path in label else f"{label} (`{path}`)"
 
     parts, end = [], 0
     for code in CODE.finditer(text):
@@ -100,22 +116,23 @@ def rewrite(text: str, place: Path, repository: str, root: Path = ROOT) -> str:
     return "".join([*parts, LINK.sub(changed, text[end:])])
 
 
-def _target(link: str, place: Path, repository: str, root: Path) -> str:
+def _target(link: str, place: Path, root: Path) -> tuple[str, bool]:
+    """Where a link leads, and whether that is in the site or anywhere else that is not a file of the repository."""
     path, mark, anchor = link.partition("#")
     if not path or urlsplit(link).scheme:
-        return link
+        return link, True
     try:
         target = (root / place.parent / path).resolve().relative_to(root)
     except ValueError:
-        return link  # outside of the project: the check of the site names it
+        return link, True  # outside of the project: the check of the site names it
     if str(target) in PAGES:
         inside = Path(PAGES[str(target)])
     elif target.parts[0] == "docs" and target.suffix != ".py":
         inside = Path(*target.parts[1:])
     else:
-        return f"{repository}/{target.as_posix()}{mark}{anchor}"
+        return f"{target.as_posix()}{mark}{anchor}", False
     depth = len(place.parts) - 2 if place.parts[0] == "docs" else 0
-    return f"{'../' * depth}{inside.as_posix()}{mark}{anchor}"
+    return f"{'../' * depth}{inside.as_posix()}{mark}{anchor}", True
 
 
 def missing_pages(docs: Path, nav: object) -> list[str]:

@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from build_site import REPORT, check_site, missing_pages, rewrite, write_docs  # noqa: E402
+from build_site import REPORT, check_site, missing_pages, repository_address, rewrite, write_docs  # noqa: E402
 
 AT = "https://example.org/blob/main"
 
@@ -42,6 +42,18 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_links_lead_to_pages_or_to_the_repository(place: str, link: str, expected: str) -> None:
     assert rewrite(f"see [`it`]({link}), there", Path(place), AT) == f"see [`it`]({expected}), there"
+
+
+def test_without_a_repository_links_to_its_files_are_paths() -> None:
+    text = "[a](speed.md), [b](../src/nearfield/config.py#L3), [`src/nearfield/config.py`](../src/nearfield/config.py)"
+    expected = "[a](speed.md), b (`src/nearfield/config.py`), `src/nearfield/config.py`"
+    assert rewrite(text, Path("docs/a.md"), None) == expected
+
+
+def test_a_workflow_knows_the_address_of_its_repository() -> None:
+    there = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "a/b", "GITHUB_SHA": "c0ffee"}
+    assert repository_address(there) == "https://example.org/a/b/blob/c0ffee"
+    assert repository_address({"GITHUB_SHA": "c0ffee"}) is None
 
 
 def test_code_is_left_as_it_is() -> None:
