@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site oldest wheel clean
+.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site oldest wheel extras clean
 
 help:  ## say what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ oldest:  ## the lower bounds of all dependencies together, with the tests of the
 
 wheel:  ## build wheel and sdist, try the wheel in an empty environment away from the sources
 	@PYTHON=$(PYTHON) .ci/wheel
+
+extras:  ## try every extra of the package in an environment of its own; minutes
+	@PYTHON=$(PYTHON) .ci/extras
 
 clean:  ## remove the environment and the caches, keep the runs
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* build site src/*.egg-info
