@@ -640,9 +640,9 @@ def test_augmented_training_does_not_depend_on_the_workers(tmp_path: Path) -> No
 def test_a_head_on_images_may_start_from_principal_components() -> None:
     config = config_of("model.init=pca")
     images = torch.randint(0, 256, (40, 8, 8), dtype=torch.uint8)
-    model = build.build_learner(config, 3).model.eval()
+    model = build.build_learner(config, 3).model
     build.start_from_images(model, images)
-    found = model(images).detach()
+    found = model.eval()(images).detach()
     torch.testing.assert_close(found.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
     spread = found.T @ found
     torch.testing.assert_close(spread, torch.diag(spread.diagonal()), atol=1e-4, rtol=0)  # uncorrelated
