@@ -48,6 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "npairs without penalty": ("npairs", {"l2": 0.0}),
     "recall_at_k with the query": ("recall_at_k", {"count_query": True, "tau1": 0.1}),
     "recall_at_k simix": ("recall_at_k", {"simix": True, "tau1": 0.1}),
+    "smooth_ap with the query": ("smooth_ap", {"count_query": True, "temperature": 0.1}),
     "sup_ap with the query": ("sup_ap", {"count_query": True, "tau": 0.1}),
     "tcm of triplets": ("tcm", {"base": "triplet"}),
     "tcm of roadmap": ("tcm", {"base": "roadmap", "base_params": {"tau": 0.1}}),

@@ -82,6 +82,7 @@ FORMS: dict[str, Case] = dict(
         case("bin_lifted", binomial_norm="mean"),
         case("recall_at_k", tau1=0.3, ks=(1, 3)),
         case("recall_at_k", tau1=0.1, tau2=0.5, count_query=True),
+        case("smooth_ap", temperature=0.1, count_query=True),
         case("sup_ap", tau=0.2, rho=3.0, delta=0.3, start=0.7, offset=1.1, count_query=True),
         case("roadmap", tau=0.1, calibration=0.5, pos_margin=0.5, neg_margin=-0.2),
         case("tcm", base="roadmap", base_params={"tau": 0.1, "count_query": True}, pos_weight=0.5),
@@ -596,6 +597,7 @@ ANY = (
     "epshn",
     "sct",
     "dcl",
+    "sincere",
     "tuplet_margin",
 )
 

@@ -109,6 +109,7 @@ def _look_up(table: Tensor, x: Tensor) -> Tensor:
     "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020",
     year=2020,
     space={"temperature": Real(0.002, 0.1, log=True)},
+    presets={"released": {"count_query": True}},
 )
 class SmoothAP(PairLoss):
     """Smooth-AP: average precision with the step in each rank replaced by a sigmoid.
@@ -116,20 +117,21 @@ class SmoothAP(PairLoss):
         AP_i = 1/|P_i| sum_p (1 + sum_{k in P_i, k != p} g_kp) / (1 + sum_{k in P_i or N_i, k != p} g_kp)
         g_kp = sigmoid((S_ik - S_ip) / T),     L = 1 - mean over queries with a positive of AP_i
 
-    The cost grows with the number of positives: one pass over the row for each.
+    The cost grows with the number of positives: one pass over the row for each. The paper ranks the rest of the batch;
+    the released code keeps the query among its own positives, ranked first (`count_query`).
     """
 
     needs = "positive"
     reduction = "usable"
 
-    def __init__(self, temperature: Scale = 0.01, **engine: Unpack[EngineOptions]) -> None:
+    def __init__(self, temperature: Scale = 0.01, count_query: bool = False, **engine: Unpack[EngineOptions]) -> None:
         super().__init__(**engine)
-        self.temperature = temperature
+        self.temperature, self.shows_self = temperature, count_query
 
     def weigh(self, block: Block) -> Weighted:
         t, real = self.temperature, block.pos_mask
         s = torch.where(real, block.pos, 0.0)
-        each = 1 / block.num_pos.clamp(min=1)  # (B,)
+        each = 1 / real.sum(1).clamp(min=1).to(s.dtype)  # (B,)
         ap, pos, neg = torch.zeros_like(each), torch.zeros_like(s), torch.zeros_like(block.neg)
         z_neg = block.neg / t
         for p in range(s.shape[1]):
