@@ -91,7 +91,7 @@ def sub_center_arcface(
 
 def soft_triple(
     x: Tensor, y: Tensor, p: Tensor, scale: float = 20.0, gamma: float = 0.1, tau: float = 0.2, delta: float = 0.01,
-    centers: int = 10,
+    centers: int = 10, start: str = "normal",
 ) -> Tensor:  # fmt: skip
     s = (unit(x) @ unit(p).T).view(len(x), -1, centers)
     relaxed = ((s / gamma).softmax(2) * s).sum(2)  # (N, C)

@@ -279,7 +279,7 @@ def test_equals_pytorch_metric_learning(name: str) -> None:
     close(torch.autograd.grad(value, found)[0], torch.autograd.grad(expected, wanted)[0], 1e-6)
 
 
-@pytest.mark.parametrize("preset", losses.method("soft_triple").presets)
+@pytest.mark.parametrize("preset", ["reality_check_cub", "reality_check_cars", "reality_check_sop"])
 def test_the_reality_checks_soft_triple_divides_by_gamma(preset: str) -> None:
     """Its settings go in as they were published: the library that found them computes softmax(S / gamma)."""
     params = losses.method("soft_triple").presets[preset]
@@ -293,3 +293,14 @@ def test_the_reality_checks_soft_triple_divides_by_gamma(preset: str) -> None:
     peer = pml.SoftTripleLoss(C, D, la=params["scale"], gamma=params["gamma"], margin=params["delta"]).double()
     next(peer.parameters()).data = loss.proxies.detach().T.clone()
     close(loss(x, labels), peer(x, labels), 1e-6)
+
+
+def test_the_released_soft_triple_starts_uniform() -> None:
+    """Within 1/sqrt(C K), as by kaiming_uniform_(a=sqrt 5) of the authors' (D, C K) matrix."""
+    uniform, normal = (make("soft_triple", 40, 32, start=start).proxies.detach() for start in ("uniform", "normal"))
+    bound = 1 / math.sqrt(400)
+    assert uniform.abs().max() == pytest.approx(bound, rel=0.001)
+    assert uniform.std() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert normal.std() == pytest.approx(bound * math.sqrt(2), rel=0.02)
+    with pytest.raises(InputError, match="start must be 'normal' with shard, which splits the centers; got 'uniform'"):
+        make("soft_triple", start="uniform", shard=True)

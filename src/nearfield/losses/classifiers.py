@@ -7,16 +7,17 @@ Axes: B queries of a block, C classes, K centers of a class, D dims. See `nearfi
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
-from nearfield.losses.parameters import Classes, Count, Dim, Number, Scale, Weight
+from nearfield.errors import InputError
+from nearfield.losses.parameters import Classes, Count, Dim, Number, Params, Scale, Weight
 from nearfield.losses.proxy_loss import ProxyLoss, ProxyOptions, cross_entropy
 from nearfield.losses.registry import Real, Whole, register
 from nearfield.pairs import Block, Weighted
@@ -184,6 +185,7 @@ class SubCenterArcFace(ProxyLoss):
         "reality_check_cub": {"scale": 78.02, "gamma": 58.95, "tau": 0.3754, "delta": 0.4307},
         "reality_check_cars": {"scale": 17.69, "gamma": 19.18, "tau": 0.0669, "delta": 0.3588},
         "reality_check_sop": {"scale": 100.0, "gamma": 47.9, "tau": 0.0, "delta": 0.3145},
+        "released": {"start": "uniform"},
     },
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
@@ -204,6 +206,8 @@ class SoftTriple(ProxyLoss):
     regulariser counts each pair once and divides by K (K - 1), half the mean, as in the authors' code. Ports differ:
     one multiplies by gamma instead of dividing, another takes the inner softmax over classes. The reality check found
     gammas from 19 to 59 (its library divides by gamma too): the centers of a class then count nearly alike.
+    Centers start normal, as all proxies here, or, as in the authors' code, "uniform" within 1/sqrt(C K) of 0, which is
+    shorter by sqrt 6: a step of the optimiser turns them more.
     """
 
     combines_columns = True
@@ -217,10 +221,20 @@ class SoftTriple(ProxyLoss):
         tau: Weight = 0.2,
         delta: Number = 0.01,
         centers: Count = 10,
+        start: Literal["normal", "uniform"] = "normal",
         **options: Unpack[ProxyOptions],
     ) -> None:
         super().__init__(num_classes, dim, centers, **options)
         self.scale, self.gamma, self.tau, self.delta = scale, gamma, tau, delta
+        if start == "uniform":
+            bound = 1 / math.sqrt(num_classes * centers)
+            nn.init.uniform_(self.proxies, -bound, bound)
+
+    @staticmethod
+    def check_together(params: Params) -> None:
+        if params["start"] != "normal" and params.get("shard"):
+            raise InputError(f"start must be 'normal' with shard, which splits the centers; got {params['start']!r}.")
+        ProxyLoss.check_together(params)
 
     def weigh(self, block: Block) -> Weighted:
         s = self.scale

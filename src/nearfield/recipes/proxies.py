@@ -109,12 +109,12 @@ def soft_triple_bninception_cub() -> RunConfig:
     Code: 32 images, Adam with epsilon 0.01, learning rate 1e-4 and 1e-2 for the centers, weight decay 1e-4 of both, 50
     epochs, learning rate divided by 10 every 20, frozen batch norm, resized crops of 224 from 8 % of the area; centers
     start uniform within 1/sqrt(C K) of 0.
-    Here: centers start normal with a deviation of sqrt(2/(C K)), 2.4 times that of the code; as they are normalised,
-    the first steps turn them less.
+    Here: nothing else.
     """
     return RunConfig(
         method=MethodConfig(
-            name="soft_triple", params={"scale": 20.0, "gamma": 0.1, "tau": 0.2, "delta": 0.01, "centers": 10}
+            name="soft_triple",
+            params={"scale": 20.0, "gamma": 0.1, "tau": 0.2, "delta": 0.01, "centers": 10, "start": "uniform"},
         ),
         data=DataConfig(name="cub", augment="unbiased_original"),
         model=ModelConfig(backbone="bn_inception", weights=BN_INCEPTION, dim=64, freeze_bn=True),
