@@ -202,8 +202,8 @@ class Margin(PairLoss):
     (`nearfield.pairs.mining.draw_by_distance`). A query without a negative nearer than `upper` draws none, or uses its
     nearest with `fallback="nearest"`.
     DMLPlayground indexes beta by the position in the batch and other ports never train it; the MXNet original indexes
-    it by label, as here. The published implementations omit the upper cut-off, and then mostly draw far negatives,
-    which have no gradient.
+    it by label, as here, and draws at random among all items for a query without such a negative. Ports that omit the
+    upper cut-off mostly draw far negatives, which have no gradient.
     """
 
     measure = "euclidean"
