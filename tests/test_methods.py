@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -117,14 +118,23 @@ def test_methods_prints_file_and_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_methods_prints_what_it_was_compared_with(capsys: pytest.CaptureFixture[str]) -> None:
-    """The released code, its commit or that none is recorded, and the largest difference."""
+    """The released code, its commit and the largest difference; or why there is none."""
     assert main(["methods", "drml"]) == 0
     told = capsys.readouterr().out
-    assert "compared with: zbr17/DRML with zbr17/GeDML (commit not recorded): edge biases at 0: value 1e-16" in told
-    assert "(2c416a9): all biases at random" in told
-    assert main(["methods", "bin_lifted"]) == 0
-    assert "compared with: no released code" in capsys.readouterr().out
-    assert all(each.code and each.difference for name in losses.names() for each in losses.method(name).compared)
+    assert "compared with: zbr17/DRML, relation_embedder.py" in told
+    assert "(2c416a9): biases at 0 and at random, an empty branch: value 3e-16" in told
+    assert main(["methods", "potential_field"]) == 0
+    assert "compared with: nothing: its authors released none" in capsys.readouterr().out
+
+
+@each_method
+def test_a_comparison_names_a_commit_or_version_and_a_difference(name: str) -> None:
+    method = losses.method(name)
+    assert bool(method.compared) != bool(method.uncompared)
+    for each in method.compared:
+        assert each.code
+        assert re.fullmatch(r"[0-9a-f]{7}|\d+(\.\d+)+", each.commit)
+        assert re.search(r"(value|gradient) \d(\.\d)?e-\d+", each.difference)
 
 
 def test_a_class_without_a_file_names_its_module() -> None:

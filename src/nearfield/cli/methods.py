@@ -54,7 +54,7 @@ def _explain(m: Method) -> None:
         lines[f"search {name}"] = span(space)
     lines["sampler"] = "that of its base" if m.sampler == "base" else m.sampler
     lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
-    lines["compared with"] = "; ".join(map(str, m.compared)) or "no released code"
+    lines["compared with"] = "; ".join(map(str, m.compared)) or ": ".join(filter(None, ("nothing", m.uncompared)))
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
 
 
@@ -105,6 +105,7 @@ def _facts(m: Method) -> dict[str, Any]:
         "sampler": m.sampler,
         "recipe": m.recipe.model_dump(exclude_defaults=True) if m.recipe else None,
         "compared": [each._asdict() for each in m.compared],
+        "uncompared": m.uncompared,
         "where": m.where,
     }
 

@@ -34,6 +34,16 @@ RECIPE = OptimizerConfig(name="adam", lr=1e-5, head=2.0, weight_decay=1e-4)
     },
     similarities="PN",
     recipe=RECIPE,
+    compared=(
+        (
+            "youngjaean/ROADMAP (a fork of elias-ramzi's)",
+            (
+                'preset "released", and the default with the query left out of its matrix: value 2e-15, gradient '
+                "2e-14, torch.heaviside without a derivative in place of its own"
+            ),
+            "5b6f46f",
+        ),
+    ),
 )
 class SupAP(PairLoss):
     """SupAP: a smooth upper bound of the loss of average precision, by bounding the rank of each positive from above.
@@ -152,6 +162,16 @@ class Calibration(PairLoss):
     plain={"method.params.calibration": 0.0},
     similarities="SPN",
     recipe=RECIPE,
+    compared=(
+        (
+            "youngjaean/ROADMAP (a fork of elias-ramzi's), and CalibrationLoss of elias-ramzi/ROADMAP at d525d4c",
+            (
+                'presets "released" and, with the query left out of its matrix, "inaturalist": value 2e-15, gradient '
+                "4e-15, torch.heaviside without a derivative in place of its own"
+            ),
+            "5b6f46f",
+        ),
+    ),
 )
 class ROADMAP(PairLoss):
     """ROADMAP: SupAP, and a calibration that makes similarities of different queries comparable.
@@ -192,8 +212,14 @@ class ROADMAP(PairLoss):
     space={"pos_margin": Real(0.5, 1.0), "neg_margin": Real(0.0, 0.9)},
     presets={"roadmap": {"base": "sup_ap", "neg_margin": 0.6}},
     plain={"method.params.pos_weight": 0.0, "method.params.neg_weight": 0.0},
-    compared=(("pytorch-metric-learning", "value 1e-7, gradient 1e-6, the tolerance of the tests", "2.9.0"),),
     similarities="SPN",
+    compared=(
+        (
+            "pytorch-metric-learning",
+            "value 4e-16, gradient 6e-16; no code of the authors was found",
+            "2.9.0",
+        ),
+    ),
 )
 class TCM(Wraps, PairLoss):
     """Threshold-consistent margin: a regulariser on any loss, so that one threshold suits all classes.

@@ -34,6 +34,16 @@ from nearfield.pairs import EngineOptions, check_classes, check_labels, check_ve
     members="members",
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=0.01, loss_lr=0.01, weight_decay=5e-4),
+    compared=(
+        (
+            "littleredxh/DREML",
+            (
+                'base "logits", the groupings given to both: value 3e-16, gradient equal; an earlier version '
+                "(1428e29) normalises embeddings first; its training was not run"
+            ),
+            "6038826",
+        ),
+    ),
 )
 class DREML(nn.Module):
     """Randomised ensembles: L networks, each trained on its own random grouping of the classes, concatenated.

@@ -38,6 +38,16 @@ Portion = Annotated[float, Field(ge=0, le=1)]
     plain={"method.params.scale": 1.0},
     sampler="shuffle",
     recipe=FACES,
+    compared=(
+        (
+            "CVI-SZU/UniFace",
+            (
+                "within its clamp: value 7e-12, gradient 7e-16, that of the proxies and of b too; beyond it, where "
+                "ours has a gradient, gradients are up to 58 % apart"
+            ),
+            "f866887",
+        ),
+    ),
 )
 class UCE(ProxyLoss):
     """Unified cross-entropy: one learned threshold tells the class of an embedding from all others.
@@ -90,6 +100,13 @@ class UCE(ProxyLoss):
     plain={"method.params.h": 0.0},
     sampler="shuffle",
     recipe=FACES,
+    compared=(
+        (
+            "mk-minchul/AdaFace",
+            "t_alpha 1 and 0.01, three steps each: value 5e-16, gradient 6e-15, that of the proxies too",
+            "9cb9816",
+        ),
+    ),
 )
 class AdaFace(ProxyLoss):
     """Normalised softmax whose margin follows the quality of the image, for which its norm stands.
@@ -163,6 +180,13 @@ class AdaFace(ProxyLoss):
     plain={"method.params.lam": 0.0},
     sampler="shuffle",
     recipe=FACES,
+    compared=(
+        (
+            "IrvingMeng/MagFace",
+            "norms within and beyond its bounds: value 2e-16, gradient 9e-16, that of the proxies too",
+            "719001a",
+        ),
+    ),
 )
 class MagFace(ProxyLoss):
     """ArcFace with a margin that grows with the norm, and a term that lets the norm of good images grow.

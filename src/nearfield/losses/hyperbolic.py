@@ -45,6 +45,16 @@ Radius = Annotated[float, Field(ge=1e-3, le=1e3)]
     presets={"released": {"negatives": "two_views"}},
     plain={"method.params.c": 1e-6},
     recipe=OptimizerConfig(name="adamw", lr=3e-5, weight_decay=1e-2, clip=3.0),
+    compared=(
+        (
+            "htdt/hyp_metric, with pmath.py of leymir/hyperbolic-image-embeddings at 0a7bd97",
+            (
+                'preset "released": value 4e-5, gradient 9e-5; 4e-15 and 6e-15 without the 1e-5 that its Moebius '
+                "addition adds to a denominator"
+            ),
+            "8dd5bef",
+        ),
+    ),
 )
 class Hyperbolic(PairLoss):
     """Pairwise cross-entropy over distances in a Poincare ball of curvature -c, in which space grows with the radius.

@@ -30,6 +30,16 @@ Dims = Annotated[Sequence[Dim], Field(min_length=1, max_length=64)]
     "Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022",
     year=2022,
     presets={"sum": {"reduction": "sum"}},
+    compared=(
+        (
+            "RAIVNLab/MRL, MRL-E without bias",
+            (
+                'base "proxy_softmax" at temperature 1 without normalisation, preset "sum": value 4e-16, gradient '
+                "4e-16, that of the proxies too"
+            ),
+            "00e0487",
+        ),
+    ),
 )
 class Matryoshka(Wraps, nn.Module):
     """Matryoshka: any loss on several prefixes of the embedding at once, so that it can be cut short after training.

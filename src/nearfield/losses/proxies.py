@@ -30,7 +30,13 @@ from nearfield.pairs import Block, Held, Weighted, log_sum_exp
     space={"margin": Real(0.05, 2.0, log=True)},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-3, head=0.01, loss_lr=1e-3, weight_decay=5e-4, loss_eps=0.01),
-    compared=(("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),),
+    compared=(
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "value 2e-12, gradient 1e-11, that of the proxies 2e-11: MXNet adds 1e-10 to squared norms",
+            "c55749b",
+        ),
+    ),
 )
 class ProxyTriplet(ProxyLoss):
     """Triplets of an embedding, the proxy of its class and every other proxy.
@@ -84,9 +90,25 @@ class ProxyTriplet(ProxyLoss):
     compared=(
         (
             "Andrewymd/DMLPlayground (a fork of ifeherva's)",
-            "strict form, and its form on +D with negated proxies: value and gradient 1e-16",
+            (
+                "strict form, and its form on +D with negated proxies, with label smoothing too: value 3e-16, "
+                "gradient 2e-15, that of the proxies too"
+            ),
+            "c55749b",
         ),
-        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+        (
+            "dichotomies/proxy-nca",
+            (
+                'presets "dichotomies" and "dichotomies_sop": value 2e-15, gradient 2e-14, that of the proxies too; '
+                "3e-8 with its targets in float32"
+            ),
+            "dea464b",
+        ),
+        (
+            "pytorch-metric-learning",
+            "value 4e-16, gradient 2e-15, that of the proxies too",
+            "2.9.0",
+        ),
     ),
 )
 class ProxyNCA(ProxyLoss):
@@ -151,9 +173,21 @@ class ProxyNCA(ProxyLoss):
     sampler="shuffle",
     recipe=OptimizerConfig(name="sgd", lr=1e-2, loss_lr=1e-2, weight_decay=1e-4),
     compared=(
-        ("azgo14/classification_metric_learning", "value 1e-7, gradient 1.3e-6, that of the proxies too"),
-        ("Andrewymd/DMLPlayground (a fork of ifeherva's)", "value and gradient 1e-16"),
-        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+        (
+            "azgo14/classification_metric_learning",
+            "value 3e-16, gradient 6e-16, that of the proxies too",
+            "47ec269",
+        ),
+        (
+            "Andrewymd/DMLPlayground (a fork of ifeherva's)",
+            "negated proxies, with label smoothing too: value 3e-16, gradient 2e-15, that of the proxies too",
+            "c55749b",
+        ),
+        (
+            "pytorch-metric-learning",
+            "value 4e-16, gradient 2e-15, that of the proxies too",
+            "2.9.0",
+        ),
     ),
 )
 class ProxySoftmax(ProxyLoss):
@@ -211,8 +245,21 @@ class ProxySoftmax(ProxyLoss):
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-4, loss_lr=1e-2, weight_decay=1e-4),
     compared=(
-        ("tjddus9597/Proxy-Anchor-CVPR2020", "value 1e-7, gradient 1.3e-6, that of the proxies too"),
-        ("pytorch-metric-learning", "value and gradient 1e-6, the tolerance of the tests", "2.9.0"),
+        (
+            "tjddus9597/Proxy-Anchor-CVPR2020",
+            "value 6e-14, gradient 5e-13, that of the proxies too: it adds 1e-12 to squared norms",
+            "952c5af",
+        ),
+        (
+            "zbr17/GeDML",
+            "value 3e-16, gradient 2e-15, that of the proxies too",
+            "0.2.2",
+        ),
+        (
+            "pytorch-metric-learning",
+            "value 3e-16, gradient 3e-15, that of the proxies too",
+            "2.9.0",
+        ),
     ),
 )
 class ProxyAnchor(ProxyLoss):

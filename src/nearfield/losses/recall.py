@@ -40,6 +40,13 @@ THREE = "Patel et al., Three Things to Know about Deep Metric Learning, 2024, Ta
     presets={"paper": {"simix": True}, "released": {"simix": True, "count_query": True}},
     similarities="PN",
     recipe=OptimizerConfig(name="adam", lr=1e-4, weight_decay=4e-4),
+    compared=(
+        (
+            "yash0307/RecallatK_surrogate",
+            "`count_query`: value 2e-16, gradient 9e-15; with SiMix at shares given to both 1e-15 and 2e-14",
+            "aa418d6",
+        ),
+    ),
 )
 class RecallAtK(PairLoss):
     """Recall@k surrogate: the share of a query's positives among its k nearest, with soft ranks and a soft cut.

@@ -67,10 +67,10 @@ class Compared(NamedTuple):
 
     code: str  # the repository, and which file or loss of it where that is not plain
     difference: str  # the largest relative difference, and what is different by design
-    commit: str = ""  # of that code, or its version; empty if it was not recorded
+    commit: str  # of that code, or its version
 
     def __str__(self) -> str:
-        return f"{self.code} ({self.commit or 'commit not recorded'}): {self.difference}"
+        return f"{self.code} ({self.commit}): {self.difference}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Method:
     holds_head: bool = False  # whether it takes the backbone's features and embeds them itself
     base_params: Mapping[str, Params] = field(default_factory=dict)  # published parameters of its base, by its name
     compared: tuple[Compared, ...] = ()  # with which released code its value and gradient were compared
+    uncompared: str = ""  # why with none
     # General Pair Weighting (Multi-Similarity paper, Table 1)
     similarities: str = ""  # of S, P, N: what the weight of a negative depends on, by that paper or its own equation
     disagreement: str = ""  # why a measurement finds others

@@ -59,6 +59,18 @@ def choose(block: Block, semihard: bool, least: float | None) -> Chosen:
     space={"temperature": Real(0.02, 0.5, log=True)},
     presets={"released": {"released": True}, "hard": {"mining": "hard"}},
     similarities="PN",
+    compared=(
+        (
+            "littleredxh/EasyPositiveHardNegative",
+            '`released`, mining "semihard" and "hard": value 2e-15, gradient 1e-15',
+            "d9bf740",
+        ),
+        (
+            "littleredxh/HardNegative, shn and hn",
+            "value 2e-15, gradient 1e-15",
+            "4908e78",
+        ),
+    ),
 )
 class EPSHN(PairLoss):
     """Easy positive, semi-hard negative: the most similar positive against the most similar negative below it.
@@ -97,6 +109,13 @@ class EPSHN(PairLoss):
     presets={"released": {"released": True}},
     plain={"method.params.lam": 0.0},
     similarities="SPN",
+    compared=(
+        (
+            "littleredxh/HardNegative",
+            'default and preset "released": value 2e-15, gradient 2e-15',
+            "4908e78",
+        ),
+    ),
 )
 class SCT(PairLoss):
     """Selectively contrastive triplet: where the hardest negative beats the easiest positive, only push it away.

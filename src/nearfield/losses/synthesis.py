@@ -82,6 +82,13 @@ class Mixture(NamedTuple):
     plain={"method.params.mu": 0.0},
     sampler="shuffle",
     recipe=OptimizerConfig(name="adam", lr=1e-4, loss_lr=1e-2, weight_decay=1e-4, eps=0.01, loss_eps=0.01),
+    compared=(
+        (
+            "navervision/proxy-synthesis",
+            "both presets, on mixtures given to both: value 4e-16, gradient 2e-15, that of the proxies too",
+            "b80b62b",
+        ),
+    ),
 )
 class ProxySynthesis(ProxyWrapper):
     """A softmax over proxies with synthetic classes, each a mixture of two of the batch, that stand for unseen ones.
@@ -165,6 +172,16 @@ def _mixed(x: Tensor, mixture: Mixture) -> Tensor:
     plain={"method.params.weight": 0.0},
     sampler="shuffle",
     recipe=OptimizerConfig(lr=1e-4, loss_lr=1e-2, weight_decay=1e-4),
+    compared=(
+        (
+            "NUST-Machine-Intelligence-Laboratory/Anti-Collapse-Loss",
+            (
+                "classes of one size: value 3e-16, gradient 2e-15, that of the proxies too; with others its Proxy- "
+                "Anchor counts a class once for each item, and the term alone agrees: 1e-15 and 3e-15"
+            ),
+            "ec1e0bc",
+        ),
+    ),
 )
 class AntiCollapse(ProxyWrapper):
     """A loss against proxies, plus a term that is small when the proxies of the batch's classes span many directions.
