@@ -377,6 +377,7 @@ class NCA(PairLoss):
     year=2020,
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
+    recipe=OptimizerConfig(name="sgd", lr=0.05, weight_decay=1e-4),
     compared=(
         (
             "HobbitLong/SupContrast",
@@ -462,8 +463,7 @@ class NTXent(PairLoss):
     compared=(
         (
             "tufts-ml/SupContrast, SINCERELoss",
-            "classes of one size: value 3e-12, gradient 1e-15; with others it takes the mean over a query's positives "
-            "first",
+            "classes of one size: value 3e-12, gradient 1e-15; with others theirs is a mean of means over queries",
             "0288eb2",
         ),
         (

@@ -119,6 +119,7 @@ def _look_up(table: Tensor, x: Tensor) -> Tensor:
     year=2020,
     space={"temperature": Real(0.002, 0.1, log=True)},
     presets={"released": {"count_query": True}},
+    recipe=OptimizerConfig(name="adam", lr=1e-5, head=5.0, weight_decay=4e-4),
     compared=(
         (
             "Andrew-Brown1/Smooth_AP",

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from typing_extensions import Unpack
 
+from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Number, Scale, Weight
 from nearfield.losses.registry import Claim, Real, register
 from nearfield.pairs import Block, EngineOptions, PairLoss, Weighted, rounding
@@ -59,6 +60,7 @@ def choose(block: Block, semihard: bool, least: float | None) -> Chosen:
     space={"temperature": Real(0.02, 0.5, log=True)},
     presets={"released": {"released": True}, "hard": {"mining": "hard"}},
     similarities="PN",
+    recipe=OptimizerConfig(name="sgd", lr=1e-3, momentum=0.0, weight_decay=0.0),
     compared=(
         (
             "littleredxh/EasyPositiveHardNegative",
