@@ -713,8 +713,8 @@ def circle(pairs: Pairs, scale: float = 80.0, margin: float = 0.4) -> Tensor:
     return total / max(anchors, 1)
 
 
-def smooth_ap(pairs: Pairs, temperature: float = 0.01) -> Tensor:
-    """1 - mean of AP_i over anchors that have a positive.
+def smooth_ap(pairs: Pairs, temperature: float = 0.01, count_query: bool = False) -> Tensor:
+    """1 - mean of AP_i over anchors that have a positive; with `count_query` the anchor is one of its positives too.
 
     AP_i = mean over p in P_i of (1 + sum_{k in P_i, k != p} g(k, p)) / (1 + sum_{k != i, k != p} g(k, p)),
     g(k, p) = sigmoid((S_ik - S_ip) / T).
@@ -724,6 +724,8 @@ def smooth_ap(pairs: Pairs, temperature: float = 0.01) -> Tensor:
         pos, every = pairs.positives(i), pairs.others(i)
         if not pos:
             continue
+        itself = [i] if count_query and pairs.same else []
+        pos, every = [*pos, *itself], [*every, *itself]
         precisions = []
         for p in pos:
             ahead_pos = torch.sigmoid((pairs.s[i, [k for k in pos if k != p]] - pairs.s[i, p]) / temperature)
