@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearfield import losses
 from nearfield.losses.pairwise import Margin
-from nearfield.pairs import Block, PairLoss, Weighted, log_sum_exp, pair_weights
+from nearfield.pairs import Block, PairLoss, Weighted, blocks, log_sum_exp, pair_weights
+from nearfield.pairs.layout import layout_of_pattern
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance, uniforms
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
@@ -489,3 +490,21 @@ def test_draws_do_not_touch_global_randomness() -> None:
     for name, params in (("margin", {}), ("triplet", {"mining": "semihard_random"})):
         losses.create(name, **params)(x, labels)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_what_is_remembered_of_one_batch_does_not_leak_into_the_next() -> None:
+    """Batches whose classes have the same sizes share their index; others, and other losses, have their own."""
+    sizes = ((4, 4, 4), (1, 7, 4), (4, 4, 4), (2, 10), (12,), (3, 3, 3, 3), (1,) * 12)
+    for turn, each in enumerate(sizes * 2):
+        labels = torch.repeat_interleave(torch.arange(len(each)) * 5 - turn, torch.tensor(each))
+        draw = torch.Generator().manual_seed(turn)
+        labels = labels[torch.randperm(12, generator=draw)]
+        x = torch.randn(12, 6, generator=draw, dtype=torch.float64, requires_grad=True)
+        for name in ("multi_similarity", "contrastive", "npairs", "smooth_ap"):
+            warm, cold = losses.create(name), losses.create(name, block_rows=5)
+            (gradient,) = torch.autograd.grad(warm(x, labels), x)
+            layout_of_pattern.cache_clear()
+            blocks._known_places.cache_clear()
+            (again,) = torch.autograd.grad(cold(x, labels), x)
+            torch.testing.assert_close(gradient, again, rtol=1e-12, atol=1e-12)
+            warm(x, labels)  # fills the memory again, for the next batch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -18,18 +19,19 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Number, Weight
 from nearfield.losses.registry import Claim, Real, register
-from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, log_sum_exp, pick
+from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, integers, log_sum_exp, pick
 
 Degrees = Annotated[float, Field(gt=0, lt=90, description="Angles are in degrees.")]
 
 
 def pair_up(labels: Tensor) -> Pairing:
     """Rows of the anchors and rows of their positives, each (K,)."""
-    ordered, rows = labels.sort(stable=True)
-    rank = torch.arange(len(labels), device=labels.device) - torch.searchsorted(ordered, ordered)
-    first = (rank % 2 == 0)[:-1] & (ordered[1:] == ordered[:-1])
-    at = first.nonzero().squeeze(1)
-    return Pairing(rows[at], rows[at + 1])
+    given = integers(labels)
+    rows = given.argsort(kind="stable")
+    ordered = given[rows]
+    rank = np.arange(len(rows)) - ordered.searchsorted(ordered)
+    at = np.flatnonzero((rank % 2 == 0)[:-1] & (ordered[1:] == ordered[:-1]))
+    return Pairing(torch.from_numpy(rows[at]), torch.from_numpy(rows[at + 1]))
 
 
 @register(
@@ -203,4 +205,5 @@ def norm_penalty(l2: float, queries: Tensor, references: Tensor) -> Tensor | Non
     if not l2 or not len(queries):
         return None
     wide = torch.promote_types(queries.dtype, torch.float32)  # squares overflow in float16
-    return l2 * (queries.to(wide).square().sum(1).mean() + references.to(wide).square().sum(1).mean())
+    a, b = queries.to(wide), references.to(wide)
+    return a.square().sum() * (l2 / len(a)) + b.square().sum() * (l2 / len(b))

@@ -8,15 +8,17 @@ Axes: M queries, N references, B queries of a block, P most positives of a query
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nearfield.pairs.layout import Layout, to_tensor, unusable
+from nearfield.pairs.layout import Integers, Layout, layout_of_pattern, to_tensor, unusable
 from nearfield.pairs.measures import BLOCK_ENTRIES, MEASURES, MIN_VARIANCE, squared_distances
 from nearfield.pairs.shards import SPLIT, WHOLE
 
@@ -41,6 +43,17 @@ class BlockIndex(NamedTuple):
     order: Tensor  # (B,)
     present: Tensor  # ()
     split: bool  # whether the columns are split over processes: then `padding` marks positives of others
+
+
+class Places(NamedTuple):
+    """The part of a `BlockIndex` that follows from the sizes of the classes alone; shared by calls, never changed."""
+
+    pos_index: Integers
+    own_index: Integers
+    padding: NDArray[np.bool_] | None
+    itself: NDArray[np.bool_] | None
+    unusable: NDArray[np.bool_] | None
+    order: Integers
 
 
 class Lengths(NamedTuple):
@@ -77,10 +90,11 @@ def sweep(
     blocks = max(1, round(len(q) * width / BLOCK_ENTRIES))  # of equal height: a last one of few rows costs as much
     step = loss.block_rows or max(MIN_BLOCK_ROWS, math.ceil(len(q) / blocks))
     column_sq = r.square().sum(1) if squared else None  # (N + 1,)
+    nothing = q.new_empty(0)
     for begin in range(0, len(q), step):
         at = slice(begin, min(begin + step, len(q)))
         if column_sq is None:
-            u, lengths = q[at] @ r.T, Lengths(q.new_empty(0), q.new_empty(0), norms[at])
+            u, lengths = q[at] @ r.T, Lengths(nothing, nothing, norms[at] if loss.row_norms else nothing)
         else:
             row_sq = q[at].square().sum(1, keepdim=True)
             u = squared_distances(q[at], r, row_sq, column_sq, at if layout.own else None)
@@ -94,31 +108,52 @@ def sweep(
 
 def index_of(loss: PairLoss, layout: Layout, at: slice, like: Tensor) -> BlockIndex:
     """Which columns the loss sees as positives of the queries of a block."""
+    if layout.pattern is None:
+        places = _places(layout, at, loss.needs, loss.shows_self)
+    else:
+        count = len(layout.rows)
+        places = _known_places(layout.pattern, count, at.start, at.stop, loss.needs, loss.shows_self)
+    pos_index, own_index, padding, itself, lacking, order = places
+    real = np.float64 if like.dtype == torch.float64 else np.float32
+    return BlockIndex(
+        to_tensor(pos_index, like),
+        to_tensor(own_index, like),
+        None if padding is None else to_tensor(padding, like),
+        None if itself is None else to_tensor(itself, like),
+        None if lacking is None else to_tensor(lacking, like),
+        to_tensor(layout.num_pos[at].astype(real), like),
+        to_tensor(layout.num_neg[at].astype(real), like),
+        to_tensor(layout.labels[at], like),
+        to_tensor(layout.rows[at], like),
+        to_tensor(order, like),
+        like.new_full((), layout.present),
+        layout.split == "columns",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _known_places(pattern: bytes, count: int, first: int, last: int, needs: str, shows_self: bool) -> Places:
+    return _places(layout_of_pattern(pattern, count), slice(first, last), needs, shows_self)
+
+
+def _places(layout: Layout, at: slice, needs: str, shows_self: bool) -> Places:
     start, stop = layout.start[at, None], layout.stop[at, None]  # (B, 1)
     split = layout.split == "columns"
     longest = layout.shard.each if layout.shard and split else int((stop - start).max())
     padding_column, order = len(layout.columns), np.arange(at.start, at.stop)
     own_index = start + np.arange(longest + 1)
     pos_index = own_index[:, :longest]
-    if layout.own and not loss.shows_self:  # step over the query itself
+    if layout.own and not shows_self:  # step over the query itself
         pos_index = pos_index[:, :-1] + (pos_index[:, :-1] >= order[:, None])
-    itself = pos_index == order[:, None] if layout.own and loss.shows_self else None
     padding = pos_index >= stop
-    num_pos, num_neg = layout.num_pos[at], layout.num_neg[at]
-    lacking = unusable(loss, num_pos, num_neg)
-    return BlockIndex(
-        to_tensor(np.where(padding, padding_column, pos_index), like),
-        to_tensor(np.where(own_index >= stop, padding_column, own_index), like),
-        to_tensor(padding, like) if split or padding.any() else None,
-        None if itself is None else to_tensor(itself, like),
-        to_tensor(lacking, like) if lacking.any() else None,
-        to_tensor(num_pos, like).to(like.dtype),
-        to_tensor(num_neg, like).to(like.dtype),
-        to_tensor(layout.labels[at], like),
-        to_tensor(layout.rows[at], like),
-        to_tensor(order, like),
-        like.new_full((), layout.present),
-        split,
+    lacking = unusable(needs, layout.num_pos[at], layout.num_neg[at])
+    return Places(
+        np.where(padding, padding_column, pos_index),
+        np.where(own_index >= stop, padding_column, own_index),
+        padding if split or padding.any() else None,
+        pos_index == order[:, None] if layout.own and shows_self else None,
+        lacking if lacking.any() else None,
+        order,
     )
 
 
@@ -163,7 +198,9 @@ def weigh(loss: PairLoss, block: Block, lengths: Lengths, index: BlockIndex) -> 
     pos, neg = measure.to_dot(pos, block.pos, a, b_pos), measure.to_dot(neg, block.neg, a, b)
     lacking = index.unusable
     if loss.miner is not None and loss.needs != "nothing":  # the miner may have removed what it needs
-        lacking = unusable(loss, block.num_pos, block.num_neg)  # (B,)
+        lacking = unusable(loss.needs, block.num_pos, block.num_neg)  # (B,)
+        if lacking.device.type == "cpu" and not torch.compiler.is_compiling() and not lacking.any():
+            lacking = None  # elsewhere it costs less to fill than to wait for the answer
     if lacking is not None:
         pos.masked_fill_(lacking[:, None], 0.0)
         neg.masked_fill_(lacking[:, None], 0.0)

@@ -237,7 +237,9 @@ class PairLoss(nn.Module):
         value = stream(self, compared)
         if not len(compared.queries):  # no row is in a pair, but one may not be finite
             value = value + poison(given)
-        penalty = self.penalty(*compared.raw)
+        if type(self).penalty is PairLoss.penalty:
+            return value
+        penalty = self.penalty(*compared.raw())
         return value if penalty is None else value + penalty
 
 
@@ -281,9 +283,14 @@ def log_sum_exp(*sides: Tensor, one: bool = False, columns: Columns = WHOLE) -> 
     return (total.log() + top).masked_fill_(empty, 0.0)[:, 0], *(t.div_(total) for t in terms)
 
 
+def barrier(mask: Tensor) -> Tensor:
+    """0 where a mask of ones and zeros is 1, infinity where it is 0."""
+    return mask.reciprocal().sub_(1)
+
+
 def log_mask(mask: Tensor) -> Tensor:
     """The logarithm of ones and zeros: 0 and -inf, without the cost of a logarithm of 0."""
-    return mask.reciprocal().neg_().add_(1)
+    return barrier(mask).neg_()
 
 
 def rounding(s: Tensor) -> Tensor:

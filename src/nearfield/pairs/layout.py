@@ -9,6 +9,8 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -24,6 +26,7 @@ from nearfield.pairs.shards import Shard
 if TYPE_CHECKING:
     from nearfield.pairs.contract import Held, Pairing, PairLoss
 
+REMEMBERED = 512  # rows of a batch up to which what follows from the sizes of its classes is remembered
 MIN_NORM = 1e-12  # vectors shorter than this are divided by it when they are normalised
 Integers = NDArray[np.int64]
 
@@ -42,6 +45,7 @@ class Layout(NamedTuple):
     present: int  # how many queries of all processes have positives
     shard: Shard | None = None  # of the vectors that the loss holds, if other processes have the rest of them
     split: Literal["", "rows", "columns", "gathered"] = ""  # what is split over processes; see shards.py
+    pattern: bytes | None = None  # of a small batch compared with itself: the sizes of its classes, in a way
 
 
 class Compared(NamedTuple):
@@ -50,7 +54,7 @@ class Compared(NamedTuple):
     layout: Layout
     queries: Tensor  # (M, D)
     references: Tensor | None  # (N, D); None when the queries are the references
-    raw: tuple[Tensor, Tensor]  # the vectors for the loss's `penalty`
+    raw: Callable[[], tuple[Tensor, Tensor]]  # the vectors for the loss's `penalty`
     pairing: Pairing | None  # from the loss's `pairing`; if given, the vectors are prepared already
     as_rows: bool  # whether the queries are vectors of the loss and the references the batch
 
@@ -79,39 +83,72 @@ def arrange(
     as_rows = held is not None and held.as_rows
     if as_rows:
         queries, references = cast(Tensor, references), queries
-    with torch.autocast(queries.device.type, enabled=False):
+    with no_autocast(queries):
         queries, references = loss.lift(queries, references)
-    raw_queries, raw_references = queries, queries if references is None else references
+    given = queries, queries if references is None else references
     pairing = loss.pairing(labels) if references is None else None
     if pairing is not None:
         pairing = pairing._replace(rows=pairing.columns, columns=pairing.rows) if swapped else pairing
         rows, columns, *_ = pairing
         wide = queries.to(compared_dtype(queries))
-        raw_queries, raw_references = pick(queries, rows), pick(queries, columns)
         combined, references = loss.combine(_normalized(loss, wide)[0], pairing)
         queries = combined + poison(queries)  # NaN too where only a row that is in no pair is not finite
         reference_labels = None if references is None else labels[columns]
         labels = labels[rows]
     layout = layout or _layout(_sorted(labels), None if reference_labels is None else _sorted(reference_labels))
-    usable = ~unusable(loss, layout.num_pos, layout.num_neg)
+    usable = ~unusable(loss.needs, layout.num_pos, layout.num_neg)
     anchors, used = len(usable), int(np.count_nonzero(usable))
     found = (batch, 0) if as_rows or joined else (anchors, anchors - used)  # each has its proxy
     loss.last = {"anchors": found[0], "unusable_anchors": found[1]}
-    raw = raw_queries if used == anchors else raw_queries[to_tensor(layout.rows[usable], queries)]
-    return Compared(layout, queries, references, (raw, raw_references), pairing, as_rows)
+
+    def raw() -> tuple[Tensor, Tensor]:
+        """The vectors as they were given, of those queries that have what the loss needs."""
+        queries, references = given
+        if pairing is not None:
+            queries, references = pick(queries, pairing.rows), pick(references, pairing.columns)
+        return queries if used == anchors else pick(queries, torch.from_numpy(layout.rows[usable])), references
+
+    return Compared(layout, queries, references, raw, pairing, as_rows)
 
 
 Sorted = tuple[Integers, Integers]  # labels in ascending order, and the index of each in the given order
 
 
 def _layout(of_queries: Sorted, of_references: Sorted | None) -> Layout:
-    own = of_references is None
-    (sorted_labels, rows), (known, columns) = of_queries, of_queries if of_references is None else of_references
+    sorted_labels, rows = of_queries
+    if of_references is None:
+        return _own_layout(sorted_labels, rows)
+    known, columns = of_references
     start, stop = known.searchsorted(sorted_labels), known.searchsorted(sorted_labels, "right")
-    same = stop - start
-    num_pos = same - own
+    num_pos = stop - start
     present = int(np.count_nonzero(num_pos))
-    return Layout(sorted_labels, rows, columns, start, stop, num_pos, len(columns) - same, own, present)
+    return Layout(sorted_labels, rows, columns, start, stop, num_pos, len(columns) - num_pos, False, present)
+
+
+def _own_layout(sorted_labels: Integers, rows: Integers) -> Layout:
+    """The layout of a batch that is compared with itself.
+
+    All but labels and rows follows from the sizes of its classes, its pattern, which most samplers repeat.
+    """
+    first = np.flatnonzero(sorted_labels[1:] != sorted_labels[:-1]) + 1  # (C - 1,) rows where another class begins
+    pattern, count = first.tobytes(), len(rows)
+    found = layout_of_pattern(pattern, count) if count <= REMEMBERED else _layout_by_class(first, count)
+    return found._replace(labels=sorted_labels, rows=rows, columns=rows)
+
+
+@functools.lru_cache(maxsize=8)
+def layout_of_pattern(pattern: bytes, count: int) -> Layout:
+    """The layout of `count` rows in label order; the pattern is the bytes of `first`."""
+    return _layout_by_class(np.frombuffer(pattern, np.int64), count)._replace(pattern=pattern)
+
+
+def _layout_by_class(first: Integers, count: int) -> Layout:
+    """The layout of `count` rows in label order, of which classes but the first begin at `first`, (C - 1,)."""
+    sizes = np.diff(first, prepend=0, append=count)  # (C,)
+    rows, labels = np.arange(count), np.repeat(np.arange(len(sizes)), sizes)
+    same, stop = sizes[labels], np.cumsum(sizes)[labels]
+    present = int(np.count_nonzero(same > 1))
+    return Layout(labels, rows, rows, stop - same, stop, same - 1, count - same, True, present)
 
 
 def _layout_of_held(loss: PairLoss, labels: Tensor, held: Held) -> Layout:
@@ -154,21 +191,28 @@ def _ascending(labels: Tensor) -> Sorted:
     return integers(labels), np.arange(len(labels))
 
 
-def unusable(loss: PairLoss, num_pos: Any, num_neg: Any) -> Any:
-    """Which queries lack what the loss needs; the counts may be numpy's or torch's."""
-    if loss.needs == "nothing":
+def unusable(needs: str, num_pos: Any, num_neg: Any) -> Any:
+    """Which queries lack what a loss needs; the counts may be numpy's or torch's."""
+    if needs == "nothing":
         return num_pos < 0
-    return num_pos * num_neg == 0 if loss.needs == "both" else num_pos == 0
+    return num_pos * num_neg == 0 if needs == "both" else num_pos == 0
 
 
 def to_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
     """The array on the device of `like`, without waiting for it."""
-    return torch.from_numpy(array).to(like.device, non_blocking=True)
+    found = torch.from_numpy(array)
+    return found if like.device.type == "cpu" else found.to(like.device, non_blocking=True)
 
 
 def pick(x: Tensor, rows: Tensor) -> Tensor:
     """x[rows] for rows on the CPU, without waiting for the device of x."""
-    return x[rows.to(x.device, non_blocking=True)]
+    return x.index_select(0, rows if x.device.type == "cpu" else rows.to(x.device, non_blocking=True))
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Whatever happens inside has the dtype of its operands, even where autocast is enabled for the device of x."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -222,7 +266,9 @@ def prepare_backward(loss: PairLoss, grad: Tensor, norm_grad: Tensor, vectors: V
     if len(norm_grad):
         length = given if norms is None else given / norms[:, 0]  # of `unit`, which is 1 or for tiny vectors less
         grad = grad.addcmul_(unit, (norm_grad / length.clamp(min=MIN_NORM))[:, None])
-    return _in_order(grad, order.argsort())
+    if _is_ascending(order):
+        return grad
+    return torch.empty_like(grad).index_copy_(0, to_tensor(order, grad), grad)
 
 
 def _normalized(loss: PairLoss, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -235,4 +281,8 @@ def _normalized(loss: PairLoss, x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _in_order(x: Tensor, order: Integers) -> Tensor:
     """x[order], or x itself where that is the same: proxies may be many, and they come in order."""
-    return x.index_select(0, to_tensor(order, x)) if (order[1:] < order[:-1]).any() else x
+    return x if _is_ascending(order) else x.index_select(0, to_tensor(order, x))
+
+
+def _is_ascending(order: Integers) -> bool:
+    return not (order[1:] < order[:-1]).any()

@@ -103,7 +103,7 @@ class _Listed(torch.autograd.Function):
         loss = plan.loss
         block = _block(plan, pos, neg)
         value, to_pos, to_neg, terms, params, _ = loss.weigh(block)
-        lacking = unusable(loss, block.num_pos, block.num_neg)
+        lacking = unusable(loss.needs, block.num_pos, block.num_neg)
         value = value.masked_fill(lacking, 0.0)
         whole = divisor_of(loss, value, terms, lacking) if plan.out_of is None else plan.out_of
         whole = torch.as_tensor(whole, dtype=value.dtype, device=value.device).clamp(min=1) + poison(pos) + poison(neg)

@@ -15,22 +15,23 @@ import torch
 from torch import Tensor
 
 from nearfield.errors import InputError, nearest
-from nearfield.pairs.contract import Block, Miner, exp_, is_real, log_mask
+from nearfield.pairs.contract import Block, Miner, barrier, exp_, is_real, log_mask
 
 
 def keep(block: Block, pos: Tensor | None = None, neg: Tensor | None = None) -> Block:
-    """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, or 1, and their counts.
+    """The block with only the pairs where `pos` (B, P) and `neg` (B, N + 1) are True, or 1, and their counts."""
+    real_pos = None if pos is None else is_real(block.pos).mul_(pos)
+    return _keep(block, real_pos, None if neg is None else is_real(block.neg).mul_(neg))
 
-    Adding the logarithm of a mask, 0 or -inf, leaves a measure unchanged or moves it infinitely far.
-    """
+
+def _keep(block: Block, pos: Tensor | None, neg: Tensor | None) -> Block:
+    """The same for masks of ones and zeros, which are 0 where there is no pair; adding a barrier moves a pair away."""
     away = math.copysign(1.0, block.far)
     kept: dict[str, Any] = {}
     if pos is not None:
-        pos = is_real(block.pos).mul_(pos)
-        kept |= {"pos": torch.add(block.pos, log_mask(pos), alpha=away), "num_pos": pos.sum(1)}
+        kept |= {"pos": torch.sub(block.pos, barrier(pos), alpha=away), "num_pos": pos.sum(1)}
     if neg is not None:
-        neg = is_real(block.neg).mul_(neg)
-        kept |= {"neg": torch.sub(block.neg, log_mask(neg), alpha=away), "num_neg": neg.sum(1)}
+        kept |= {"neg": torch.add(block.neg, barrier(neg), alpha=away), "num_neg": neg.sum(1)}
     return replace(block, **kept)
 
 
@@ -48,7 +49,8 @@ class MultiSimilarityMiner:
         pos, neg = sign * block.pos, sign * block.neg
         hardest_pos = pos.amin(1, keepdim=True) if pos.shape[1] else pos.new_full((len(pos), 1), math.inf)
         hardest_neg = neg.amax(1, keepdim=True)
-        return keep(block, pos.lt_(hardest_neg + self.eps), neg.gt_(hardest_pos - self.eps))
+        # no pair is infinitely near or far, beyond both bounds: neither comparison is true for it
+        return _keep(block, pos.lt_(hardest_neg + self.eps), neg.gt_(hardest_pos - self.eps))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nearfield.errors import NearfieldError
 from nearfield.pairs.blocks import BlockResult, index_of, show, show_and_weigh, sweep, weigh
 from nearfield.pairs.checks import no_vmap, poison
-from nearfield.pairs.layout import Compared, Layout, Vectors, arrange, prepare, prepare_backward, to_tensor
+from nearfield.pairs.layout import Compared, Layout, Vectors, arrange, no_autocast, prepare, prepare_backward, to_tensor
 from nearfield.pairs.measures import MEASURES
 from nearfield.pairs.shards import SPLIT
 
@@ -101,13 +104,13 @@ def _sides(loss: PairLoss, layout: Layout, prepared: bool, queries: Tensor, refe
     brings it there, and what is compared is finite. The gradients are NaN too: a gradient scaler skips the step.
     """
     by_row, by_column = prepare(loss, layout, prepared, queries, references)
-    bad = poison(queries) if references is None else poison(queries) + poison(references)
+    bad = poison(queries)  # if they are prepared, of all rows of the batch
+    bad = bad if references is None or prepared else bad + poison(references)
     if layout.split:
         bad = SPLIT.total(bad)
-    q = torch.nan_to_num(by_row.x, 0.0, 0.0, 0.0)
-    r = q if by_column is None else by_column.x
-    r = torch.cat([r, r.new_zeros(1, r.shape[1])])
-    return Sides(by_row, by_column, q, r if by_column is None else r.nan_to_num_(0.0, 0.0, 0.0), bad)
+    r = F.pad((by_column or by_row).x, (0, 0, 0, 1)).nan_to_num_(0.0, 0.0, 0.0)
+    q = r[:-1] if by_column is None else torch.nan_to_num(by_row.x, 0.0, 0.0, 0.0)
+    return Sides(by_row, by_column, q, r, bad)
 
 
 class Plan(NamedTuple):
@@ -120,10 +123,7 @@ class Plan(NamedTuple):
 
 
 class _Stream(torch.autograd.Function):
-    """Inputs are the queries, the references or None, and parameters.
-
-    (Torch inspects the signature in every call: a short one is faster.)
-    """
+    """Inputs are the queries, the references or None, and parameters."""
 
     @staticmethod
     def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
@@ -132,7 +132,7 @@ class _Stream(torch.autograd.Function):
         for part in loss.parts():
             if part.training:
                 part.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
-        with torch.autocast(queries.device.type, enabled=False):
+        with no_autocast(queries):
             sides = _sides(loss, layout, prepared, queries, references)
             if loss.training and loss.row_norms:
                 loss.observe(sides.by_row.given)
@@ -177,6 +177,9 @@ class _Stream(torch.autograd.Function):
         return None, *scaled
 
 
+_Stream.forward.__signature__ = inspect.signature(_Stream.forward)  # type: ignore[attr-defined]  # else found in every call
+
+
 class Total(NamedTuple):
     """Value and gradients of one part of a loss."""
 
@@ -191,43 +194,54 @@ class Sums:
     """What the blocks add up to for one part of a loss, which has its own divisor."""
 
     def __init__(self, part: PairLoss, sides: Sides) -> None:
-        q, r = sides.q, sides.r
-        self.norm_grad = torch.zeros_like(sides.by_row.given)
-        self.q, self.r, self.squared = q, r, MEASURES[part.measure].squared
-        self.value, self.terms = q.new_zeros(()), q.new_zeros(())
+        self.q, self.r, self.squared = sides.q, sides.r, MEASURES[part.measure].squared
+        self.norms = torch.zeros_like(sides.by_row.given) if part.row_norms else sides.by_row.given
         self.params = [torch.zeros_like(p) for p in part.pair_parameters()]
-        self.grad_q, self.grad_r, self.column_grad = torch.empty_like(q), torch.zeros_like(r), r.new_zeros(len(r), 1)
+        self.values: list[Tensor] = []
+        self.terms: list[Tensor | int] = []
+        self.grad_q = self.grad_r = self.by_column = sides.q[:0]  # made by the first block
 
     def add(self, at: slice, result: BlockResult, needs_grad: bool) -> None:
         """Add a block."""
-        self.value += result.value
-        self.terms += result.terms
+        first, q, weights = not self.values, self.q[at], result.weights
+        self.values.append(result.value)
+        self.terms.append(result.terms)
         if not needs_grad:
             return
-        torch.mm(result.weights, self.r, out=self.grad_q[at])
-        self.grad_r.addmm_(result.weights.T, self.q[at])
+        if first:
+            self.grad_q, self.grad_r = torch.empty_like(self.q), weights.T @ q
+        else:
+            self.grad_r.addmm_(weights.T, q)
+        torch.mm(weights, self.r, out=self.grad_q[at])
         if self.squared:
-            self.grad_q[at] += result.row_grad * self.q[at]
-            by_column = -result.weights.sum(0) if result.column_grad is None else result.column_grad
-            self.column_grad += by_column[:, None]
+            self.grad_q[at].addcmul_(result.row_grad, q)
+            by_column = -weights.sum(0) if result.column_grad is None else result.column_grad
+            self.by_column = by_column if first else self.by_column + by_column
         if result.norms is not None:
-            self.norm_grad[at] = result.norms
+            self.norms[at] = result.norms
         for grad, part in zip(self.params, result.params, strict=True):
             grad += part
 
     def total(self, layout: Layout, poison: Tensor, needs_grad: bool) -> Total:
         """All blocks, of all processes if vectors of the loss are split over them, divided by the divisor."""
-        value, terms, params, grad_q = self.value, self.terms, self.params, self.grad_q
-        grad_r = (self.grad_r.addcmul_(self.column_grad, self.r) if self.squared else self.grad_r)[:-1]
+        params, grad_q, grad_r = self.params, self.grad_q, self.grad_r
+        if not self.values:  # there is nothing to compare
+            grad_q, grad_r = torch.zeros_like(self.q), torch.zeros_like(self.r)
+        elif needs_grad and self.squared:
+            grad_r.addcmul_(self.by_column[:, None], self.r)
+        grad_r = grad_r[:-1]
+        value = functools.reduce(torch.add, self.values) if self.values else self.q.new_zeros(())
+        terms = functools.reduce(operator.add, self.terms, 0)
         if layout.split == "rows":  # every process had its own rows
-            value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
+            value, terms, *params = (SPLIT.total(x) for x in (value, value.new_zeros(()) + terms, *params))
         if needs_grad and layout.split:  # the other side is the batch, which all processes share
             SPLIT.total(grad_r if layout.split == "rows" else grad_q)
-        divisor = terms.clamp_(min=1) + poison
+        divisor = poison + max(terms, 1) if isinstance(terms, int) else poison + terms.clamp_(min=1)
         if needs_grad:
             grad_q.div_(divisor)
             grad_r.div_(divisor)
-        return Total(value / divisor, [grad / divisor for grad in params], grad_q, grad_r, self.norm_grad / divisor)
+        norms = self.norms / divisor if self.norms.numel() else self.norms
+        return Total(value / divisor, [grad / divisor for grad in params], grad_q, grad_r, norms)
 
 
 def _totals(loss: PairLoss, layout: Layout, sides: Sides, needs_grad: bool) -> list[Total]:
