@@ -7,6 +7,7 @@ import sys
 
 TABLES = {
     "Pair losses": "benchmarks.speed_losses",
+    "Small batches": "benchmarks.speed_small",
     "Proxy losses": "benchmarks.speed_proxies",
     "Evaluator": "benchmarks.speed_eval",
     "Data": "benchmarks.speed_data",

@@ -106,7 +106,7 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
         faiss.omp_set_num_threads(case["threads"])
     points, labels = embeddings(case["shape"], case["dim"])
     call = subject(case["method"], case["shape"], points, labels)
-    return measure(call, lambda: blocked_product(points), rounds=case["rounds"])
+    return measure(call, lambda: blocked_product(points), case["rounds"], case["threads"])
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Every pair loss: our time and peak memory, pytorch-metric-learning's, both beside the bare X X^T with its backward.
 
-python -m benchmarks.speed_losses [--sizes 256 1024 4096] [--only NAME ...] [--no-peer] [--no-compile]
+python -m benchmarks.speed_losses [--sizes 256 1024 4096] [--only NAME ...] [--no-peer] [--compile NAME ...]
+
+With one thread time is that of the processor, so that other work on the machine counts less.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from benchmarks.measure import cell, in_process, limit_memory, measure, print_ta
 DIM, PER_CLASS = 128, 4
 SIZES = (256, 1024, 4096, 16384)
 PEER_SIZES = (256, 1024, 4096)  # larger ones do not fit into memory for most of its losses
+COMPILED = (  # those that are also measured with compile=True, which takes half a minute a case
+    "contrastive", "fastap", "histogram", "margin", "multi_similarity", "nt_xent", "snr", "triplet",
+)  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "contrastive (hinge)": ("contrastive", {"form": "hinge"}),
     "triplet (semihard)": ("triplet", {"mining": "semihard"}),
@@ -27,11 +32,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def cases() -> dict[str, tuple[str, dict[str, Any]]]:
-    """What is measured: every registered pair loss with its defaults, and some variants."""
+    """What is measured: every registered loss within a batch with its defaults, and some variants."""
     from nearfield import losses
-    from nearfield.losses.proxy_loss import ProxyLoss
 
-    pair_losses = [n for n in losses.names() if not issubclass(losses.method(n).build, ProxyLoss)]
+    pair_losses = [name for name in losses.names() if not losses.method(name).needs]
     return dict(sorted({**{name: (name, {}) for name in pair_losses}, **VARIANTS}.items()))
 
 
@@ -107,7 +111,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     torch.autograd.grad(loss(small, torch.arange(8) // 2), small)  # load every library before memory is watched
     if case["who"] == "compiled":
         call()
-    return measure(call, bare if upstream is not None else None, rounds=5 if n <= 4096 else 1)
+    return measure(call, bare if upstream is not None else None, 5 if n <= 4096 else 1, case["threads"])
 
 
 def main() -> None:
@@ -115,7 +119,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--no-peer", action="store_true", help="leave pytorch-metric-learning out")
-    parser.add_argument("--no-compile", action="store_true", help="leave compile=True out")
+    parser.add_argument("--compile", nargs="*", metavar="NAME", default=COMPILED, help="also with compile=True")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -138,7 +142,7 @@ def _row(name: str, size: int, arguments: argparse.Namespace) -> list[str]:
         return in_process("benchmarks.speed_losses", {"name": name, "size": size, "who": who}, arguments.threads)
 
     ours = run("ours")
-    compiled = run("compiled") if not arguments.no_compile and size <= 4096 else None
+    compiled = run("compiled") if name in arguments.compile and size <= 4096 else None
     theirs = run("peer") if not arguments.no_peer and size in PEER_SIZES and peer(name) else None
     bare = f"{ours['bare_ms']:.1f}" if "bare_ms" in ours else ""
     factor = f"{theirs['ms'] / ours['ms']:.1f}" if theirs and "ms" in theirs and "ms" in ours else ""

@@ -74,7 +74,7 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
 
     small = torch.randn(4, DIM, requires_grad=True)
     torch.autograd.grad(loss(small, torch.arange(4)), small)  # load every library before memory is watched
-    return measure(call, bare if fits else None, rounds=5 if batch * columns < 1 << 26 else 2)
+    return measure(call, bare if fits else None, 5 if batch * columns < 1 << 26 else 2, case["threads"])
 
 
 def main() -> None:
