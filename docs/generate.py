@@ -47,9 +47,9 @@ def methods_page() -> str:
         if searched:
             parts.append(f"Search space: {'; '.join(f'{k} {span(s)}' for k, (s, _) in searched.items())}.")
         recipe = m.recipe.model_dump(exclude_defaults=True) if m.recipe else {}
-        published = f" Published optimiser: {', '.join(f'{k} = {v}' for k, v in recipe.items())}." if recipe else ""
+        published = ", ".join(f"{k} = {v}" for k, v in recipe.items()) or m.no_recipe
         sampler = "that of its base" if m.sampler == "base" else f"`{m.sampler}`"
-        parts.append(f"Sampler: {sampler}.{published}")
+        parts.append(f"Sampler: {sampler}. Published optimiser: {published}.")
         lines = [f"- {each}" for each in m.compared]
         parts.append("Compared with:\n\n" + "\n".join(lines) if lines else f"Compared with no code: {m.uncompared}.")
     return "\n\n".join(parts) + "\n"

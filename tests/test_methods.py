@@ -131,6 +131,7 @@ def test_methods_prints_what_it_was_compared_with(capsys: pytest.CaptureFixture[
 def test_a_comparison_names_a_commit_or_version_and_a_difference(name: str) -> None:
     method = losses.method(name)
     assert bool(method.compared) != bool(method.uncompared)
+    assert bool(method.recipe) != bool(method.no_recipe)
     for each in method.compared:
         assert each.code
         assert re.fullmatch(r"[0-9a-f]{7}|\d+(\.\d+)+", each.commit)

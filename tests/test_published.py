@@ -40,7 +40,7 @@ def test_every_published_optimiser_is_applied(name: str) -> None:
     config = BenchConfig(methods=(method,), run=RUN, published=True)
     run = start_of(config, method)
     assert run.sampler == SamplerConfig(name="auto")
-    recipe = losses.method(name).recipe
+    recipe = losses.method(name).recipe_of({})
     known = RUN.optimizer if recipe is None else recipe
     for key, value in run.optimizer:
         assert value == getattr(RUN.optimizer if key in SHAPE else known, key), key

@@ -226,7 +226,7 @@ def start_of(config: BenchConfig, method: MethodConfig) -> RunConfig:
         return run
     drawn = dict.fromkeys(run.sampler.options()) | {"name": "auto"}
     changes: dict[str, Any] = {"sampler": run.sampler.model_copy(update=drawn)}
-    recipe = losses.method(method.name).recipe
+    recipe = losses.method(method.name).recipe_of(method.params)
     if recipe is not None:
         shape = {key: getattr(run.optimizer, key) for key in SHAPE}
         changes["optimizer"] = recipe.model_copy(update=shape)

@@ -53,7 +53,8 @@ def _explain(m: Method) -> None:
     for name, (space, _) in m.searched({}).items():
         lines[f"search {name}"] = span(space)
     lines["sampler"] = "that of its base" if m.sampler == "base" else m.sampler
-    lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else "as the run is configured"
+    configured = f"as the run is configured ({m.no_recipe})"
+    lines["optimiser"] = _list(m.recipe.model_dump(exclude_defaults=True)) if m.recipe else configured
     lines["compared with"] = "; ".join(map(str, m.compared)) or ": ".join(filter(None, ("nothing", m.uncompared)))
     show.say(f"{m.name}  {m.source}\n", m.idea, "", *(f"{key}: {text}" for key, text in lines.items()))
 

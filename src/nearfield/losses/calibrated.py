@@ -209,6 +209,7 @@ class ROADMAP(PairLoss):
     "tcm",
     "Zhang et al., Threshold-Consistent Margin Loss for Open-World Deep Metric Learning, ICLR 2024",
     year=2024,
+    no_recipe="that of its base",
     space={"pos_margin": Real(0.5, 1.0), "neg_margin": Real(0.0, 0.9)},
     presets={"roadmap": {"base": "sup_ap", "neg_margin": 0.6}},
     plain={"method.params.pos_weight": 0.0, "method.params.neg_weight": 0.0},

@@ -28,6 +28,7 @@ LEAST_SINE = 1e-3  # the derivative of the angle is singular at 0 and 180 degree
     "sigmoid",
     "Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023, with labels",
     year=2023,
+    no_recipe="published for language-image training from scratch, another task",
     space={"t": Real(1.0, 100.0, log=True), "b": Real(-20.0, 0.0)},
     similarities="S",
     compared=(
@@ -79,6 +80,7 @@ class Sigmoid(PairLoss):
     "dcl",
     "Yeh et al., Decoupled Contrastive Learning, ECCV 2022, with labels",
     year=2022,
+    no_recipe="published for contrastive training from scratch without labels, another task",
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
     similarities="N",
@@ -128,6 +130,7 @@ class DCL(PairLoss):
     "tuplet_margin",
     "Yu and Tao, Deep Metric Learning with Tuplet Margin Loss, ICCV 2019",
     year=2019,
+    no_recipe="none is named here: the publication was not at hand",
     space={"scale": Real(8.0, 128.0, log=True), "angle": Real(0.0, 20.0)},
     similarities="SPN",
     compared=(

@@ -85,6 +85,7 @@ class Lifted(PairLoss):
     "lifted_generalized",
     "GPW Eq. 6, after Song et al. 2016 and Hermans et al. 2017",
     year=2017,
+    no_recipe="none is named here: GPW's Eq. 6 is a form of two older losses, trained by nobody as it is",
     space={"lam": Real(0.0, 2.0)},
     similarities="N",
     compared=(
@@ -289,6 +290,7 @@ class MultiSimilarity(PairLoss):
     "circle",
     "Sun et al., Circle Loss, CVPR 2020",
     year=2020,
+    no_recipe="none is named here: what was at hand of the publication gives scale, margin and batches only",
     space={"scale": Real(8.0, 512.0, log=True), "margin": Real(0.0, 0.5)},
     presets={"paper": {"scale": 256.0, "margin": 0.25}},
     compared=(
@@ -333,6 +335,7 @@ class Circle(PairLoss):
     "nca",
     "Goldberger et al., Neighbourhood Components Analysis, 2004; GPW supplement Eq. 1",
     year=2004,
+    no_recipe="published in 2004 for a linear map and full gradients, before networks were trained by it",
     space={"scale": Real(0.5, 64.0, log=True)},
     similarities="PN",
     compared=(
@@ -419,6 +422,7 @@ class SupCon(PairLoss):
     "nt_xent",
     "Sohn 2016; Chen et al., SimCLR, ICML 2020, for labelled pairs",
     year=2020,
+    no_recipe="published for contrastive training from scratch without labels (SimCLR: LARS), another task",
     space={"temperature": Real(0.02, 0.5, log=True)},
     plain={"method.params.temperature": 1.0},
     compared=(
@@ -456,6 +460,7 @@ class NTXent(PairLoss):
     "sincere",
     "Feeney and Hughes, SINCERE: Supervised Information Noise-Contrastive Estimation REvisited, 2023",
     year=2023,
+    no_recipe="published for training from scratch on small images, another task",
     alias_of="nt_xent",
     similarities="PN",
     space={"temperature": Real(0.02, 0.5, log=True)},

@@ -29,6 +29,7 @@ Dims = Annotated[Sequence[Dim], Field(min_length=1, max_length=64)]
     "matryoshka",
     "Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022",
     year=2022,
+    no_recipe="that of its base",
     presets={"sum": {"reduction": "sum"}},
     compared=(
         (

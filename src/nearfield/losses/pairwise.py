@@ -325,6 +325,7 @@ class Binomial(PairLoss):
     "histogram",
     "Ustinova and Lempitsky, Learning Deep Embeddings with Histogram Loss, NeurIPS 2016; GPW supplement Eq. 9",
     year=2016,
+    no_recipe="none is named here: GPW's supplement, whose form this is, compares it in its own setting",
     space={"nodes": Whole(11, 401, log=True)},
     presets={"revisiting": {"nodes": 65}, "paper": {"nodes": 201}},
     similarities="P",

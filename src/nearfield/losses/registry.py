@@ -88,6 +88,7 @@ class Method:
     plain: Params = field(default_factory=dict)  # settings of a run (dotted keys) without what papers call a detail
     sampler: str = "m_per_class"  # that of its base if it is "base"
     recipe: OptimizerConfig | None = None  # the published optimiser, where there is one
+    no_recipe: str = ""  # why there is none
     alias_of: str = ""  # the method that it is another name of
     # how it is built
     members: str = ""  # of an ensemble: the parameter that holds the number of its networks
@@ -158,6 +159,13 @@ class Method:
             return self.sampler
         name, own = self.base(params) or ("", {})
         return _METHODS[name].sampler_of(own) if name in _METHODS else "shuffle"
+
+    def recipe_of(self, params: Params) -> OptimizerConfig | None:
+        """The optimiser that it was published with; where it has none of its own, that of its base."""
+        base = self.base(params)
+        if self.recipe is not None or base is None or base[0] not in _METHODS:
+            return self.recipe
+        return _METHODS[base[0]].recipe_of(base[1])
 
     def searched(self, params: Params) -> dict[str, tuple[Range, Any]]:
         """What a search varies, without what `params` set: range and published value, a base's as base_params.KEY."""

@@ -106,6 +106,7 @@ class EPSHN(PairLoss):
     "sct",
     "Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020",
     year=2020,
+    no_recipe="none is named here: the publication was not at hand",
     claims=(Claim("cub", "R50-64", 57.7), Claim("cars196", "R50-64", 73.4), Claim("sop", "R50-512", 81.9)),
     space={"lam": Real(0.1, 10.0, log=True), "temperature": Real(0.02, 0.5, log=True)},
     presets={"released": {"released": True}},
