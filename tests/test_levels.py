@@ -17,6 +17,7 @@ from nearfield.analysis.calibration import (
     simulate,
     split_halves,
 )
+from nearfield.analysis.calibration_text import CASES, Case, units
 from nearfield.analysis.levels import (
     by_class,
     class_verdicts,
@@ -109,17 +110,42 @@ def test_without_errors_and_with_a_flat_prior_it_is_students_prediction(count: i
     assert found.better + found.equal + found.worse == pytest.approx(1.0, abs=1e-12)
 
 
-def test_the_posterior_is_that_of_the_double_integral() -> None:
+@pytest.mark.parametrize(
+    ("differences", "spreads"),
+    [([0.9, 0.1, 0.5, 0.4], [0.3, 0.2, 0.25, 0.4]), ([-10, -12, -8], [0.3, 0.2, 0.4]), ([-9, -7, -1], [0.5, 0.5, 0.5])],
+)
+def test_the_posterior_is_that_of_the_double_integral(differences: list[float], spreads: list[float]) -> None:
     """Slow and obvious: mu and tau on one grid, prior times likelihood."""
-    gaps, errors, prior = np.array([0.9, 0.1, 0.5, 0.4]), np.array([0.3, 0.2, 0.25, 0.4]), 1.4
-    mu, tau = np.linspace(-6, 6, 1201)[:, None], np.geomspace(1e-4, 60, 1500)[None, :]
+    gaps, errors = (np.array(each) for each in (differences, spreads))
+    mu, tau = stats.cauchy.ppf(np.linspace(0, 1, 1502)[1:-1], gaps.mean())[:, None], np.geomspace(1e-4, 1e4, 1000)
     total = [error**2 + tau**2 for error in errors]
-    density = np.exp(-0.5 * (mu / prior) ** 2) * np.sqrt(sum(tau**2 / each**2 for each in total)) * tau  # log grid
+    density = stats.cauchy.pdf(mu, 0, 1.4) * np.sqrt(sum(tau**2 / each**2 for each in total)) / (1 + (tau / 2.8) ** 2)
+    density = density * np.gradient(mu, axis=0) * tau  # the steps of both grids
     for gap, each in zip(gaps, total, strict=True):
         density = density * np.exp(-0.5 * (gap - mu) ** 2 / each) / np.sqrt(each)
     density /= density.sum()
-    expected = float((density * stats.norm.sf((0.1 - mu) / tau)).sum())
-    assert new_dataset(gaps, errors, 0.1, prior).better == pytest.approx(expected, abs=1e-3)
+    found = new_dataset(gaps, errors, 0.1, 1.4)
+    assert found.better == pytest.approx(float((density * stats.norm.sf((0.1 - mu) / tau)).sum()), abs=1e-3)
+    assert found.worse == pytest.approx(float((density * stats.norm.cdf((-0.1 - mu) / tau)).sum()), abs=1e-3)
+    assert found.mean == pytest.approx(float((density * mu).sum()), abs=0.01)
+    for edge, share in ((found.low, 0.025), (found.high, 0.975)):
+        assert float((density * stats.norm.cdf((edge - mu) / tau)).sum()) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize("error", [0.01, 0.3, 1.0])
+def test_a_method_that_is_far_worse_everywhere_is_worse_and_a_small_difference_is_undecided(error: float) -> None:
+    assert new_dataset([-10.0, -12.0, -8.0], [error] * 3).decided == "worse"
+    assert new_dataset([10.0, 12.0, 8.0], [error] * 3).decided == "better"
+    assert new_dataset([0.3, 0.2, 0.4], [0.3] * 3).decided == ""
+    assert new_dataset([-10.0, 12.0, -8.0], [error] * 3).decided == ""
+
+
+def test_the_farther_the_differences_the_nearer_is_the_answer_to_that_of_flat_priors() -> None:
+    spread = np.array([-1.0, 0.2, 0.8, 0.0])
+    for far, close in ((30.0, 0.02), (300.0, 0.001)):
+        found, flat = (new_dataset(far + spread, [0.1] * 4, prior=prior) for prior in (1.0, np.inf))
+        assert abs(found.mean - flat.mean) < 30 * close
+        assert abs(found.positive - flat.positive) < close
 
 
 def test_sides_can_be_exchanged() -> None:
@@ -151,9 +177,10 @@ def test_the_spread_of_methods_ignores_a_broken_one_and_is_never_zero() -> None:
 # Calibration
 
 
-@pytest.mark.parametrize(("level", "size"), [("seeds", 5), ("classes", 5), ("datasets", 3), ("datasets", 6)])
-def test_every_level_does_what_it_promises_where_the_truth_is_known(level: str, size: int) -> None:
-    found = simulate(level, np.random.default_rng(0), 400, size)  # type: ignore[arg-type]
+@pytest.mark.parametrize("case", [case for case in CASES if case[1] < 10], ids=units)
+def test_every_level_does_what_it_promises_where_the_truth_is_known(case: Case) -> None:
+    level, size, population = case
+    found = simulate(level, np.random.default_rng(0), 400, size, population)
     assert 0.92 <= found.coverage <= 0.995
     assert found.false_positives <= 0.08
     count, held = confident(found.said, 0.9)

@@ -253,6 +253,7 @@ def test_the_committed_calibration_keeps_what_each_level_promises() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
     simulated = [row for row in rows if row[0] in ("seeds", "classes", "datasets")]
     assert {row[0] for row in simulated} == {"seeds", "classes", "datasets"}
+    assert any("outliers" in row[1] for row in simulated)
     for row in simulated:
         coverage, false, held = (float(cell.split("%")[0]) for cell in row[2:5])
         assert coverage >= 93

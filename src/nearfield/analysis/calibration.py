@@ -3,8 +3,8 @@
     left-out dataset   "A beats B on a new dataset with probability p" is said from all datasets but one, and looked up
                        on the one left out
     split halves       the class level speaks from half of the test classes and half of the seeds of the others
-    simulations        datasets, classes and seeds drawn from normal distributions: coverage of the 95 % intervals, and
-                       how often equal methods are called different
+    simulations        datasets, classes and seeds drawn from normal distributions, or with outliers among the methods:
+                       coverage of the 95 % intervals, and how often equal methods are called different
 
 Axes: S seeds, C classes, J datasets, R repetitions.
 """
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from nearfield.analysis.suite import OneDataset, Suite
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 Rows = NDArray[np.int64]
+Population = Literal["normal", "outliers"]
+OUTLIERS, FAR, UNSTEADY = 0.2, 6.0, 3.0  # share of outliers; how much larger their difference is, and its spread
 Said = tuple[float, bool]  # the probability of a statement, at least 1/2, and whether it came true
 
 
@@ -136,14 +139,24 @@ def _part(gaps: Floats, shares: Floats, rows: Rows, columns: Rows) -> tuple[floa
 # Simulations
 
 
-def simulate(level: Level, rng: np.random.Generator, repetitions: int = 300, size: int = 6) -> Simulated:
+def simulate(
+    level: Level, rng: np.random.Generator, repetitions: int = 300, size: int = 6, population: Population = "normal"
+) -> Simulated:
     """Draw comparisons of two methods: as many equal ones, for false positives, as ones with a mean difference.
 
-    Mean differences are N(0, `PRIOR`^2), in spreads of the methods. `size` is how many of the level's unit there are;
-    of classes eight times as many. A statement is about what the level draws anew.
+    Mean differences are N(0, `PRIOR`^2), in spreads of the methods; of the population "outliers" one in five is `FAR`
+    times as large, and what its datasets add to it is `UNSTEADY` times as large. `size` is how many of the level's unit
+    there are; of classes eight times as many. A statement is about what the level draws anew.
     """
-    equal = [_DRAWS[level](rng, 0.0, size) for _ in range(repetitions)]
-    drawn = [_DRAWS[level](rng, PRIOR * rng.normal(), size) for _ in range(repetitions)]
+
+    def comparison(differ: bool) -> tuple[bool, bool, Said]:
+        far, unsteady = 1.0, 1.0
+        if population == "outliers" and rng.uniform() < OUTLIERS:
+            far, unsteady = FAR, UNSTEADY
+        return _DRAWS[level](rng, far * PRIOR * rng.normal() if differ else 0.0, size, unsteady)
+
+    equal = [comparison(False) for _ in range(repetitions)]
+    drawn = [comparison(True) for _ in range(repetitions)]
     return Simulated(
         level,
         coverage=float(np.mean([inside for inside, _, _ in drawn])),
@@ -153,28 +166,29 @@ def simulate(level: Level, rng: np.random.Generator, repetitions: int = 300, siz
     )
 
 
-def _seeds(rng: np.random.Generator, truth: float, size: int) -> tuple[bool, bool, Said]:
-    gaps = truth + rng.normal(size=size)
+def _seeds(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
+    gaps = truth + rng.normal(size=size) * noise
     found = compare(gaps, np.zeros(size))
     half, mean, variance = found.difference.half_width or 0.0, found.difference.mean, found.spread**2 / size
     return abs(mean - truth) <= half, found.p < 0.05, _oriented(_positive(mean, variance, size - 1), truth > 0)
 
 
-def _classes(rng: np.random.Generator, truth: float, size: int) -> tuple[bool, bool, Said]:
+def _classes(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
     """Classes of unequal size, crossed with five seeds."""
     count, seeds = 8 * size, 5
     weights = rng.uniform(0.2, 1.0, count)
     shares = weights / weights.sum()
-    noise = rng.normal(size=(seeds, 1)) * 0.5 + rng.normal(size=(1, count)) * 4 + rng.normal(size=(seeds, count))
-    found = compare_classes(truth + noise, np.zeros_like(noise), shares)
+    drawn = rng.normal(size=(seeds, 1)) * 0.5 + rng.normal(size=(1, count)) * 4 + rng.normal(size=(seeds, count))
+    gaps = truth + drawn * noise
+    found = compare_classes(gaps, np.zeros_like(gaps), shares)
     half, mean = found.difference.half_width or 0.0, found.difference.mean
-    positive = _positive(mean, *two_way_variance(truth + noise, shares))
+    positive = _positive(mean, *two_way_variance(gaps, shares))
     return abs(mean - truth) <= half, found.p < 0.05, _oriented(positive, truth > 0)
 
 
-def _datasets(rng: np.random.Generator, truth: float, size: int) -> tuple[bool, bool, Said]:
+def _datasets(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
     """A mean difference, what each dataset adds, and the error of its classes and seeds; then one dataset more."""
-    spread, errors = 0.7, 0.3 * rng.uniform(0.5, 1.5, size)
+    spread, errors = 0.7 * noise, 0.3 * rng.uniform(0.5, 1.5, size)
     gaps = truth + rng.normal(size=size) * spread + rng.normal(size=size) * errors
     new = truth + rng.normal() * spread
     found = new_dataset(gaps, errors, ROPE)

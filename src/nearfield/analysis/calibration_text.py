@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from nearfield.analysis.calibration import (
+    FAR,
+    OUTLIERS,
+    UNSTEADY,
     Bin,
+    Population,
     Said,
     Simulated,
     confident,
@@ -22,7 +26,13 @@ from nearfield.analysis.levels import Level
 from nearfield.analysis.suite import Suite
 from nearfield.analysis.tables import markdown_table
 
-SIZES: dict[Level, tuple[int, ...]] = {"seeds": (3, 5, 10), "classes": (5, 12), "datasets": (3, 6, 10)}
+Case = tuple[Level, int, Population]  # the int counts units
+CASES: tuple[Case, ...] = (
+    *(("seeds", size, "normal") for size in (3, 5, 10)),
+    *(("classes", size, "normal") for size in (5, 12)),
+    *(("datasets", size, "normal") for size in (3, 6, 10)),
+    *(("datasets", size, "outliers") for size in (3, 6)),
+)
 ABOUT = (
     "A verdict speaks at one of three levels: for new *seeds* on the same test images, for new test *classes* of the "
     "same dataset, for a new *dataset*. Each is tried where the truth is known, and on the suite's own data by leaving "
@@ -30,8 +40,9 @@ ABOUT = (
 )
 SIMULATED = (
     "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds, classes (crossed with five "
-    "seeds) and datasets add normal noise. A coverage of 95 % and 5 % or less of equal methods called different are "
-    "what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten."
+    f"seeds) and datasets add normal noise. With outliers, {OUTLIERS:.0%} of differences are {FAR:g} times as large "
+    f"and vary {UNSTEADY:g} times as much between datasets. A coverage of 95 % and 5 % or less of equal methods called "
+    "different are what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten."
 )
 LEFT_OUT, HALVES = "left-out dataset", "split halves of classes"
 
@@ -41,16 +52,13 @@ class Calibration:
     """Statements with their probability and whether they came true, by how they were asked; and simulations."""
 
     said: dict[str, list[Said]]
-    simulated: dict[tuple[Level, int], Simulated]  # by level and number of units
+    simulated: dict[Case, Simulated]
 
     @property
     def curves(self) -> dict[str, Sequence[Bin]]:
         """What a reliability diagram shows."""
         own = {name: reliability(said) for name, said in self.said.items() if said}
-        known = {
-            f"simulated {level}, {size * (8 if level == 'classes' else 1)}": reliability(found.said)
-            for (level, size), found in self.simulated.items()
-        }
+        known = {f"simulated {units(case)}": reliability(found.said) for case, found in self.simulated.items()}
         return {**own, **known}
 
 
@@ -64,13 +72,20 @@ def calibrate(suite: Suite | None, seed: int = 0, repetitions: int = 300) -> Cal
     return Calibration(said, simulations(seed, repetitions))
 
 
-def simulations(seed: int = 0, repetitions: int = 300) -> dict[tuple[Level, int], Simulated]:
+def simulations(seed: int = 0, repetitions: int = 300) -> dict[Case, Simulated]:
     """Every level, with few and with many units."""
-    return {
-        (level, size): simulate(level, np.random.default_rng([seed, size]), repetitions, size)
-        for level, sizes in SIZES.items()
-        for size in sizes
-    }
+    return {case: _simulated(case, seed, repetitions) for case in CASES}
+
+
+def _simulated(case: Case, seed: int, repetitions: int) -> Simulated:
+    level, size, population = case
+    return simulate(level, np.random.default_rng([seed, size]), repetitions, size, population)
+
+
+def units(case: Case) -> str:
+    """How many of its level's units a simulation has, and whether there are outliers among the methods."""
+    level, size, population = case
+    return f"{size * (8 if level == 'classes' else 1)} {level}{', outliers' * (population == 'outliers')}"
 
 
 def calibration_lines(said: Mapping[str, Sequence[Said]]) -> list[str]:
@@ -94,11 +109,10 @@ def calibration_lines(said: Mapping[str, Sequence[Said]]) -> list[str]:
 def calibration_page(found: Calibration, figure: str, command: str) -> str:
     """docs/calibration.md."""
     rows = []
-    for (level, size), each in found.simulated.items():
+    for case, each in found.simulated.items():
         count, held = confident(each.said, 0.9)
-        units = f"{size * (8 if level == 'classes' else 1)} {level}"
         cells = [f"{each.coverage:.1%}", f"{each.false_positives:.1%}", f"{held:.1%} of {count}"]
-        rows.append([level, units, *cells, str(each.repetitions)])
+        rows.append([case[0], units(case), *cells, str(each.repetitions)])
     head = ["level", "units", "coverage of 95 % intervals", "equal, called different", "p ≥ 0.9 held", "repetitions"]
     bins = [
         [name, f"{one.said:.2f}", f"{one.held:.2f}", f"{one.low:.2f} to {one.high:.2f}", f"{one.count:,}"]
