@@ -20,10 +20,11 @@ from nearfield.bench.fit import for_photographs
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
-from nearfield.config import BenchConfig, ModelConfig, RunConfig, build_config
+from nearfield.config import BenchConfig, ModelConfig, OptimizerConfig, RunConfig, build_config
 from nearfield.data import load
 from nearfield.errors import InputError
 from nearfield.models import build_model
+from nearfield.training.optimizers import learning_rate_factor
 
 METHODS = [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}, {"name": "fastap"}]
 
@@ -53,7 +54,7 @@ def play(bench: Bench, dice: random.Random) -> dict[str, Task]:
     return tasks
 
 
-VARIED = bench_of(methods=METHODS[:2], variants=["untuned", "dim64", "plain"])
+VARIED = bench_of(methods=METHODS[:2], variants=["untuned", "dim64", "plain", "longer"])
 EXPECTED = play(VARIED, random.Random(0))
 
 
@@ -108,6 +109,30 @@ def test_seeds_take_the_best_setting_and_wait_for_all_trials() -> None:
     assert [task.kind for task in plan(bench, {k: finished[k] for k in (first.key, second.key)})] == ["trial"]
     seeds = plan(bench, finished)
     assert [task.run for task in seeds] == [second.run.model_copy(update={"seed": seed}) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("schedule", [{}, {"schedule": "step", "decay_every": 40, "frozen_steps": 3}])
+def test_longer_is_the_chosen_run_with_twice_the_steps_and_the_same_share_of_everything(
+    schedule: dict[str, Any],
+) -> None:
+    start = RunConfig(optimizer=OptimizerConfig(**schedule))
+    usual = start.model_copy(update={"optimizer": start.optimizer.model_copy(update={"lr": 0.5})})
+    longer = vary("longer", start, {"optimizer.lr": 0.5})
+    assert longer is not None
+    assert (longer.steps, longer.eval_every) == (2 * start.steps, 2 * start.eval_every)
+    for step in range(0, start.steps, 7):
+        expected = learning_rate_factor(step, usual.steps, usual.optimizer)
+        found = learning_rate_factor(2 * step, longer.steps, longer.optimizer)
+        assert found == pytest.approx(expected, abs=0.03 if step < usual.optimizer.warmup_steps else 1e-12)
+    same = longer.model_dump(exclude={"steps", "eval_every", "optimizer"})
+    assert same == start.model_dump(exclude={"steps", "eval_every", "optimizer"})
+
+
+def test_longer_runs_leave_the_keys_of_all_other_tasks_as_they_are() -> None:
+    with_variants = bench_of(methods=METHODS[:2], variants=["untuned", "dim64", "plain"])
+    assert play(with_variants, random.Random(0)).keys() < EXPECTED.keys()
+    added = [task for key, task in EXPECTED.items() if key not in play(with_variants, random.Random(0))]
+    assert [task.variant for task in added] == ["longer", "longer"]  # one for each method
 
 
 def test_without_a_search_seeds_run_at_once_and_variants_share_work() -> None:

@@ -210,3 +210,11 @@ def test_the_table(found: dict[str, Entry]) -> None:
     assert [cell.strip() for cell in lines["R@1"].split("|")[5:7]] == ["–", "–"]
     assert "Against: the published setting for every method." in text
     assert "No runs for it: a, d." in text
+
+
+def test_longer_training_for_all_and_for_one_method_alone() -> None:
+    longer = {"longer": {"a": 0.40, "b": 0.42, "c": 0.30, "d": 0.41}}
+    found = entries(fake_results(TRUTH, noise=SILENT, variants=longer))
+    assert found["twice the steps"].gains == pytest.approx({k: longer["longer"][k] - TRUTH[k] for k in TRUTH})
+    assert not found["twice the steps"].in_turns
+    assert set(found["mine trained longer"].leaders) == {k for k, v in longer["longer"].items() if v >= TRUTH["a"]}

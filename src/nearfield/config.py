@@ -272,8 +272,9 @@ class BenchConfig(Config):
     """A comparison of methods: each with every seed, under one protocol, everything else equal.
 
     Every method is tuned with the same number of `trials`, or with `many_trials` if it has three or more parameters to
-    search, where that is given; the first is its published setting. `variants` are extra runs for the bias ledger: the
-    published setting, other embedding sizes, the method without its own tricks. With `published` every method has its
+    search, where that is given; the first is its published setting. `variants` are extra runs with the first
+    `variant_seeds` seeds: for the bias ledger the published setting, other embedding sizes, the method without its own
+    tricks; "longer" makes twice the steps, to see whether the budget was enough. With `published` every method has its
     own published optimiser and sampler: then conditions are not equal.
     """
 
@@ -281,7 +282,7 @@ class BenchConfig(Config):
     trials: Count = 1
     many_trials: Annotated[Count | None, LATER] = None
     prune: bool = True  # stop a trial that is far behind after its first folds; the same rule for every method
-    variants: tuple[Literal["untuned", "dim64", "dim512", "plain"], ...] = ()
+    variants: tuple[Literal["untuned", "dim64", "dim512", "plain", "longer"], ...] = ()
     variant_seeds: Count = 1
     methods: Annotated[tuple[MethodConfig, ...], Field(min_length=1)] = (
         MethodConfig(name="multi_similarity"),

@@ -128,6 +128,13 @@ def _pitfalls(metric: str, part: Part, fewest: int) -> list[_Pitfall]:
             in_turns=True,
         ),
         _Pitfall("plain", "Every method without its own tricks.", variants(None, "plain")),
+        _Pitfall("twice the steps", "Twice the training steps for every method.", variants(None, "longer")),
+        _Pitfall(
+            "mine trained longer",
+            "Each method in turn has twice the training steps.",
+            variants(None, "longer"),
+            in_turns=True,
+        ),
         _Pitfall(
             "R@1",
             f"Ranked by R@1 instead of {title(metric)}.",

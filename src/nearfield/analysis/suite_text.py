@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import NamedTuple
 
-from nearfield.analysis.budgets import NOT_EXHAUSTED, STILL_LEARNING, weakened
+from nearfield.analysis.budgets import NOT_EXHAUSTED, NOT_MEASURED, STILL_LEARNING, unmeasured, weakened
 from nearfield.analysis.levels import ROPE, SAYS, SURE, NewDataset
 from nearfield.analysis.suite import OneDataset, Suite, agreement
 from nearfield.analysis.tables import markdown_table, title
@@ -107,7 +107,8 @@ def flag_lines(suite: Suite) -> list[str]:
         for flag in sorted({flag for one in each.efforts.values() for flag in one.flags}):
             names = [label for label, one in each.efforts.items() if flag in one.flags]
             found.append(f"Budget, {each.name}: {flag}: {', '.join(names)}.")
-    return found
+    unknown = unmeasured(one for each in suite.datasets for one in each.efforts.values())
+    return [*found, f"Budget. {NOT_MEASURED}."] if unknown else found
 
 
 class Table(NamedTuple):
@@ -134,7 +135,7 @@ def leaderboard(suite: Suite) -> Table:
     note = (
         f"{title(suite.metric)} in percent, networks scored one by one, mean over seeds. Mean rank over datasets, 1 is "
         f"best. P: probability that {best} scores higher on a new dataset (level datasets). Budget: on how many "
-        "datasets the search was not exhausted (s), and the method was still learning at its last step (l)."
+        "datasets the search was not exhausted (s), and the method was still learning (l)."
     )
     return Table(head, rows, 1, note)
 

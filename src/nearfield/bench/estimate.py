@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from nearfield.bench.plan import Bench
+from nearfield.bench.plan import LONGER, Bench
 from nearfield.config import RunConfig
 from nearfield.data import Dataset
 from nearfield.metrics import retrieval_metrics
@@ -67,7 +67,8 @@ def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
     val, test = time_scoring(run, dataset)
     trained = [run.steps * time_steps(start, dataset) + looks * val for _, start, _ in bench.starts]
     tried = sum(trials * seconds for trials, seconds in zip(bench.trials, trained, strict=True))
-    tested = (bench.total - sum(bench.trials)) * (fmean(trained) + test * (1 + looks * rules.oracle))
+    longer = (LONGER - 1) * len(bench.labels) * config.variant_seeds * ("longer" in config.variants)  # in usual runs
+    tested = (bench.total - sum(bench.trials) + longer) * (fmean(trained) + test * (1 + looks * rules.oracle))
     return (rules.trial_folds * tried + rules.folds * tested) / max(1, jobs)
 
 

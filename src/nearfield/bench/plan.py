@@ -2,7 +2,7 @@
 
     trial     one setting of a method, trained on every fold, scored on the held-out classes; never tested
     seed      one repetition of the best setting, tested
-    variant   the same with one classical sin, for the bias ledger
+    variant   the same with one classical sin, for the bias ledger, or with a longer budget
 
 A task's key is a digest of everything its outcome depends on, so that the outcome is the same whoever does it, whenever
 and wherever. Two tasks with one key are done once. Nothing here looks at a clock, a file or a random number.
@@ -40,6 +40,7 @@ from nearfield.errors import InputError
 TRIAL_SEED = 1000  # added to the bench's own for trials: the setting is chosen by other seeds than it is reported with
 RIVALS = 3  # complete trials that must exist before one can be pruned
 MANY = 3  # parameters to search from which `many_trials` count
+LONGER = 2  # times the steps of the variant "longer"
 SLACK = 0.2  # a trial is pruned if it is this share behind the median of the earlier ones
 Outcome = dict[str, Any]  # "state": complete, pruned or failed; "folds"; of seeds and variants "separated" and more
 
@@ -252,10 +253,22 @@ def vary(variant: str, start: RunConfig, chosen: Setting) -> RunConfig | None:
     """The run of a variant; None where the method has no such variant."""
     if variant == "untuned":
         return start
+    if variant == "longer":
+        return stretched(apply(start, chosen), LONGER)
     if variant == "plain":
         plain = plain_of(start.method.name)
         return apply(start, {**chosen, **plain}) if plain else None
     return apply(start, {**chosen, "model.dim": int(variant.removeprefix("dim"))})
+
+
+def stretched(run: RunConfig, times: int) -> RunConfig:
+    """`run` with so many times the steps, the schedule of its rates stretched, and looked at as often."""
+    rates = run.optimizer
+    stretch = {key: times * getattr(rates, key) for key in ("warmup_steps", "frozen_steps")}
+    every = rates.decay_every and times * rates.decay_every
+    optimizer = rates.model_copy(update={**stretch, "decay_every": every})
+    changes = {"steps": times * run.steps, "eval_every": times * run.eval_every, "optimizer": optimizer}
+    return run.model_copy(update=changes)
 
 
 def plain_of(name: str) -> Mapping[str, Any]:

@@ -61,7 +61,7 @@ class MethodResult:
     params: dict[str, Any]  # the chosen setting, dotted keys; empty if there was no search and no override
     trials: tuple[Trial, ...]
     seeds: tuple[Seed, ...]  # of the chosen setting, finished ones, ascending
-    variants: dict[str, tuple[Seed, ...]]  # the same with one classical sin: "untuned", "dim64", "dim512", "plain"
+    variants: dict[str, tuple[Seed, ...]]  # the same, "untuned", "dim64", "dim512", "plain" or "longer"
     unequal: tuple[str, ...]  # how its conditions differ from those of other methods, human-readable
 
 
