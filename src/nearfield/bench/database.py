@@ -6,8 +6,9 @@ benches       digest, opened (when, in seconds), facts as JSON: configuration, p
 tasks         one row for each finished task: key, state (done, failed), name, task and outcome as JSON, error, seconds,
               made_by as JSON: version, commit and platform that did it
 entries       which task is what in a bench: bench, label, kind (trial, seed, variant), variant, number -> key
-query_scores  key, part ("fold 0" ..., "concatenated"), metric, scores: zlib of float32 little-endian, one for each
-              query in the order of the test images; NaN for a query without any match
+query_scores  key, part ("fold 0" ..., "concatenated"; in published results "separated", the mean over folds), metric,
+              scores: zlib of float32 little-endian, one for each query in the order of the test images; NaN for a
+              query without any match
 """
 
 from __future__ import annotations
@@ -139,10 +140,7 @@ class Store:
     def record(self, task: Task, outcome: Outcome, queries: Queries, seconds: float, made_by: dict[str, Any]) -> None:
         """The task is done."""
         values = (json.dumps(outcome), None, seconds, json.dumps(made_by))
-        blobs = [
-            (task.key, part, metric, zlib.compress(scores.astype("<f4").tobytes()))
-            for (part, metric), scores in queries.items()
-        ]
+        blobs = [(task.key, part, metric, encoded(scores)) for (part, metric), scores in queries.items()]
         with self._writing() as db:
             self._put(db, task, "done", *values)
             db.executemany("INSERT OR REPLACE INTO query_scores VALUES (?, ?, ?, ?)", blobs)
@@ -187,4 +185,23 @@ class Store:
         found = self._read(query, key, part, metric)
         if not found:
             raise RunError(f"{self.path} holds no {metric} of single queries, {part}, of task {key}.")
-        return np.frombuffer(zlib.decompress(found[0]["scores"]), dtype="<f4")
+        return _decoded(found[0]["scores"])
+
+    def mean_query_scores(self, key: str, metric: str) -> NDArray[np.float32]:
+        """Test scores of a task, one for each query, mean over its networks."""
+        query = "SELECT part, scores FROM query_scores WHERE key = ? AND metric = ? AND part != 'concatenated'"
+        parts = {row["part"]: row["scores"] for row in self._read(query, key, metric)}
+        if not parts:
+            raise RunError(f"{self.path} holds no {metric} of single queries of task {key}.")
+        if "separated" in parts:
+            return _decoded(parts["separated"])
+        return np.asarray(np.mean([_decoded(scores) for _, scores in sorted(parts.items())], axis=0))
+
+
+def encoded(scores: NDArray[np.float32]) -> bytes:
+    """Scores as they are stored."""
+    return zlib.compress(scores.astype("<f4").tobytes(), 9)
+
+
+def _decoded(scores: bytes) -> NDArray[np.float32]:
+    return np.frombuffer(zlib.decompress(scores), dtype="<f4")

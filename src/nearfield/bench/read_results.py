@@ -138,9 +138,7 @@ def _query_scores(store: Store, entry: Entry, metric: str, part: Part) -> NDArra
                 f"{entry['label']} has no concatenated scores: its protocol does not join the folds' embeddings."
             )
         return store.query_scores(entry["key"], "concatenated", metric)
-    folds = range(len(entry["outcome"]["folds"]))
-    found = [store.query_scores(entry["key"], f"fold {fold}", metric) for fold in folds]
-    return np.asarray(np.mean(found, axis=0))
+    return store.mean_query_scores(entry["key"], metric)
 
 
 def _missing(config: BenchConfig, own: dict[str, list[Entry]]) -> Iterable[str]:

@@ -31,6 +31,7 @@ from nearfield.cli import (
     recipes,
     report,
     reproduce,
+    results,
     serve,
     show,
     suite,
@@ -44,7 +45,7 @@ from nearfield.progress import shown_by
 # in the order of the help
 COMMANDS = (
     fit, bench, suite, ablate, reproduce, train, embed, export, index, serve, evaluate, methods, recipes, weights,
-    gradients, data, report, lint,
+    gradients, data, report, results, lint,
 )  # fmt: skip
 DESCRIPTION = (
     "Deep metric learning on a level field: train embedding models, compare methods fairly, see why one works."
