@@ -200,7 +200,7 @@ class Store:
 
 def encoded(scores: NDArray[np.float32]) -> bytes:
     """Scores as they are stored."""
-    return zlib.compress(scores.astype("<f4").tobytes(), 9)
+    return zlib.compress(scores.astype("<f4").tobytes())
 
 
 def _decoded(scores: bytes) -> NDArray[np.float32]:
