@@ -103,8 +103,8 @@ def test_everything_that_analysis_reads_is_there_unrounded(finished: Path, packe
     for method in here.methods:
         for metric in METRICS:
             for part in ("separated", "concatenated"):
-                expected = here.queries(method.label, metric, part)  # type: ignore[arg-type]
-                assert np.array_equal(there.queries(method.label, metric, part), expected, equal_nan=True)  # type: ignore[arg-type]
+                expected = here.queries(method.label, metric, part)
+                assert np.array_equal(there.queries(method.label, metric, part), expected, equal_nan=True)
     assert there.embeddings("contrastive") is None
 
 
