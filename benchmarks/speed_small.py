@@ -2,8 +2,9 @@
 
     python -m benchmarks.speed_small [--sizes 32 64 128 256] [--only NAME ...]
 
-A step is the value and the gradient, D = 128, four rows a class in random order, other labels in every step. Operations
-are those that reach torch's dispatcher, views included. Both libraries take turns of some steps in one process with one
+A step is the value and the gradient, D = 128, four rows a class in random order, other labels in every step. N-pairs
+has two rows a class and no penalty, since pytorch-metric-learning uses one pair of a class and has none. Operations are
+those that reach torch's dispatcher, views included. Both libraries take turns of some steps in one process with one
 thread; time is that of the processor and the fastest turn counts, which other work on the machine disturbs least.
 """
 
@@ -28,7 +29,9 @@ NAMES = (
     "contrastive (hinge)", "triplet", "multi_similarity", "nt_xent", "supcon", "proxy_anchor", "proxy_softmax",
     "npairs", "nca", "fastap", "margin", "circle",
 )  # fmt: skip
-CLASSES = 100  # of losses with proxies
+ALIKE: dict[str, tuple[str, dict[str, Any]]] = {**VARIANTS, "npairs": ("npairs", {"l2": 0.0})}
+ROWS = {"npairs": 2}  # of a class
+CLASSES = 128  # of losses with proxies
 TURNS, SECONDS = 15, 0.05  # how many turns, and how long one takes
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,7 +50,7 @@ def ours(name: str) -> Step:
     """Our loss."""
     from nearfield import losses
 
-    known, params = VARIANTS.get(name, (name, {}))
+    known, params = ALIKE.get(name, (name, {}))
     needed = {"num_classes": CLASSES, "dim": DIM}
     loss: Step = losses.create(known, **params, **{key: needed[key] for key in losses.method(known).needs})
     return loss
@@ -59,11 +62,11 @@ def theirs(name: str) -> Step | None:
     return found
 
 
-def measure(steps: list[Step], size: int) -> list[float]:
+def measure(steps: list[Step], size: int, rows: int) -> list[float]:
     """Milliseconds of a step of each, which take turns."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(size, DIM, generator=draw).requires_grad_()
-    labels = [_labels(size, draw) for _ in range(16)]
+    labels = [_labels(size, rows, draw) for _ in range(16)]
 
     def turn(step: Step, count: int) -> float:
         begun = time.process_time()
@@ -78,19 +81,19 @@ def measure(steps: list[Step], size: int) -> list[float]:
     return [1e3 * min(times) for times in zip(*taken, strict=True)]
 
 
-def operations(step: Step, size: int) -> int:
+def operations(step: Step, size: int, rows: int) -> int:
     """How many operations a step takes once it is warm."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(size, DIM, generator=draw).requires_grad_()
-    torch.autograd.grad(step(x, _labels(size, draw)), x)
+    torch.autograd.grad(step(x, _labels(size, rows, draw)), x)
     with Counted() as counted:
-        torch.autograd.grad(step(x, _labels(size, draw)), x)
+        torch.autograd.grad(step(x, _labels(size, rows, draw)), x)
     return counted.count
 
 
-def _labels(size: int, draw: torch.Generator) -> Tensor:
-    classes = torch.randperm(CLASSES, generator=draw)[: size // PER_CLASS]
-    return classes.repeat_interleave(PER_CLASS)[torch.randperm(size, generator=draw)]
+def _labels(size: int, rows: int, draw: torch.Generator) -> Tensor:
+    classes = torch.randperm(CLASSES, generator=draw)[: size // rows]
+    return classes.repeat_interleave(rows)[torch.randperm(size, generator=draw)]
 
 
 def main() -> None:
@@ -104,7 +107,8 @@ def main() -> None:
     for name in arguments.only:
         for size in arguments.sizes:
             both = [step for step in (ours(name), theirs(name)) if step is not None]
-            times, counts = measure(both, size), [operations(step, size) for step in both]
+            of = size, ROWS.get(name, PER_CLASS)
+            times, counts = measure(both, *of), [operations(step, *of) for step in both]
             more = [str(counts[1]), f"{times[1]:.2f}", f"{times[1] / times[0]:.1f}"] if len(both) > 1 else ["", "", ""]
             rows.append([name, str(size), str(counts[0]), f"{times[0]:.2f}", *more])
             print(f"  {' '.join(rows[-1])}", flush=True)
