@@ -1,11 +1,13 @@
-"""From a folder of images to answers: `nearfield fit`, `nearfield index`, then queries of known and of new classes.
+"""From a folder of images to answers: `nearfield fit`, `nearfield index`, `nearfield serve`, each as a user starts it.
 
     NEARFIELD_DATA=... python benchmarks/three_commands.py [--only cub omniglot glyphs] [--minutes N] [--keep DIR]
 
 Writes a folder of class folders: photographs of birds (CUB-200-2011, from $NEARFIELD_DATA/CUB_200_2011/images),
 characters of Omniglot, or the built-in glyphs. One image of every class is held back, and some classes are not in the
-folder at all. Prints the wall times of the two commands, what fit promised for new classes, and how the index answers
-the images it has never seen: is the class of a held-back image found, and is an image of a new class called new?
+folder at all. Prints the wall times of the commands, what fit promised for new classes, and how the index answers the
+images it has never seen: is the class of a held-back image found, and is an image of a new class called new? The same
+is asked of the server over HTTP. With --keep the images, the model and the index stay; run again, only what is missing
+is done. Needs the extras [pretrained,serve].
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+if not __package__:  # started as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import nearfield as nf
+from benchmarks.load_serve import FORM, Client, form, server
 
 KINDS = ("cub", "omniglot", "glyphs")
 CLASSES, NEW, IMAGES = 50, 10, 30  # class folders, classes left out, most images of a class
@@ -105,6 +111,35 @@ def show(kind: str, home: Path, minutes: float) -> None:
         f"  {len(new)} images of {NEW} new classes: called new {np.mean(flagged):.0%} (asked: {1 - FALSE_ACCEPT:.0%})"
     )
     print(f"  a query, image file to answer: {milliseconds:.0f} ms")
+    over_http(Path(shop), known, new)
+
+
+def over_http(shop: Path, known: list[tuple[Path, str]], new: list[Path]) -> None:
+    """Start the server, send it one image of every class over HTTP, print what it answers, and stop it."""
+    begun = time.monotonic()
+    with server(shop, []) as address:
+        client = Client(address)
+        pages = ", ".join(f"{path} {client.ask('GET', path)[0]}" for path in ("/healthz", "/", "/docs"))
+        print(f"  nearfield serve  {time.monotonic() - begun:6.1f} s  {pages}")
+        held_back = [(_post(client, path), name) for path, name in known]
+        strangers = [(_post(client, path), path.parent.name) for path in new if path.stem == "0"]
+        for answer, truth in ((held_back[0][0], f"held back, {known[0][1]}"), (strangers[0][0], "of a new class")):
+            suggestion = answer["suggestion"]
+            print(f"    POST /search, {truth}: {answer['status']}, is_new {answer['is_new']}, ", end="")
+            print(f"suggestion {suggestion['label']} ({suggestion['probability']:.0%}), {answer['ms']:.0f} ms")
+        right = sum(answer["suggestion"]["label"] == name for answer, name in held_back)
+        flagged = sum(answer["is_new"] is True for answer, _ in strangers)
+        times = [answer["ms"] for answer, _ in held_back + strangers]
+        print(f"    {right} of {len(held_back)} held-back images get their class, ", end="")
+        print(f"{flagged} of {len(strangers)} images of new classes are flagged; median {np.median(times):.0f} ms")
+        counted = client.metric(r'nearfield_requests_total\{method="POST",route="/search",status="200"\}')
+        print(f"    /metrics: {counted:.0f} searches answered")
+
+
+def _post(client: Client, image: Path) -> dict[str, Any]:
+    begun = time.monotonic()
+    status, body = client.ask("POST", "/search?k=5", form(image.read_bytes()), FORM)
+    return {**json.loads(body), "status": status, "ms": 1000 * (time.monotonic() - begun)}
 
 
 def _timed(index: nf.Index, query: Path) -> float:
