@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,23 @@ def test_it_does_not_boast(tmp_path: Path, quick: None) -> None:
     files = sorted(path for name in facts["split"]["test_class_names"] for path in (photos / name).iterdir())
     scores = nf.retrieval_metrics(model.embed(files), [path.parent.name for path in files], metrics=["map_at_r"])
     assert scores["map@r"] == pytest.approx(facts["new_classes"]["untrained"]["map@r"]["mean"], abs=1e-4)
+
+
+def test_a_further_approach_is_begun_only_in_time(tmp_path: Path) -> None:
+    """Measuring the pace of a network takes time itself, which a budget that is used up does not have."""
+    network: Any = SimpleNamespace(name="network", words="the network", folds=1, steps=(60, 400), share=0.9)
+    facts: dict[str, Any] = {"skipped": []}
+    with working(tmp_path / "slow", "data", 10.0) as work:
+        work.decide("network pace", lambda: [20.0, 5.0, 2.0])
+        assert run._whole(work, network, "triplet", facts, print) == []
+    with working(tmp_path / "late", "data", 10.0) as work:
+        work._facts["seconds"] = 541.0
+        assert run._whole(work, network, "triplet", facts, print) == []
+        assert "network pace" not in work._facts["decisions"]
+    assert facts["skipped"] == [
+        "the network: not enough time; --minutes 25 allows a short one",
+        "the network: no time was left; give more --minutes",
+    ]
 
 
 def test_with_the_pretrained_network(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ from nearfield.progress import reported
 
 SIZES = (224, 96)  # pixels of images for the pretrained network: of photographs, of small images
 EMBEDDING = 0.4  # share of the budget that embedding may take; more images are left out
+SHORT, SHORTEST = 0.1, 60.0  # share of the budget, and seconds: if less is left, no further approach is begun
 TIMED = 24  # images that are embedded to know how long one takes
 FOLDS = {"head": 3, "small": 2}
 FACTS, REPORT = "fit.json", "report.md"
@@ -202,6 +203,8 @@ def _random(approach: Approach) -> npt.NDArray[np.float32]:
 def _approach(work: Work, approach: Approach, facts: dict[str, Any], say: Say, must: bool) -> list[Final]:
     """Compare methods, then train the best one again for the test; with `must` even if time is short."""
     runs = len(METHODS) * approach.folds + 2  # the final one has twice the steps
+    if not must and not _in_time(work, approach, facts):
+        return []
     steps = steps_for(work, approach, runs) or (approach.steps[0] if must else 0)
     if not steps:
         facts["skipped"].append(_too_long(work, approach, runs))
@@ -214,6 +217,8 @@ def _approach(work: Work, approach: Approach, facts: dict[str, Any], say: Say, m
 
 def _whole(work: Work, approach: Approach, method: str, facts: dict[str, Any], say: Say) -> list[Final]:
     """Train the whole network with the method that was best on frozen features, if there is time."""
+    if not _in_time(work, approach, facts):
+        return []
     steps = steps_for(work, approach, 1)
     if not steps:
         facts["skipped"].append(_too_long(work, approach, 1))
@@ -231,6 +236,14 @@ def _finally(work: Work, approach: Approach, method: str, steps: int, facts: dic
     seconds = read_json(work.run(found.run) / "result.json")["train_seconds"]
     facts["tried"].append({**row, "map@r": found.val, "seconds": round(seconds, 1), "note": ""})
     return [found]
+
+
+def _in_time(work: Work, approach: Approach, facts: dict[str, Any]) -> bool:
+    """Whether so much time is left that measuring the pace of an approach is worth it; if not, `facts` say so."""
+    worth = work.decide(f"{approach.name} in time", lambda: work.left > min(SHORT * work.budget, SHORTEST))
+    if not worth:
+        facts["skipped"].append(f"{approach.words}: no time was left; give more --minutes")
+    return worth
 
 
 def _too_long(work: Work, approach: Approach, runs: int) -> str:
