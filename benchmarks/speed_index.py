@@ -6,8 +6,8 @@ Vectors are unit vectors around centres (100 to a centre) in a subspace of D / 4
 Queries are vectors of the collection with noise, one at a time; recall is the share of the ten exact neighbours that
 were found. Memory is the growth of the process while it builds, pages of mapped files included. Beside the engines of
 `nearfield index`: product quantisation (IVF, PQ of D / 4 bytes) trained on a sample, as collections beyond memory need
-it, without re-ranking and with the best 10 x 16 candidates scored again by the vectors on disk. Every case runs in a
-process of its own.
+it, without re-ranking and with the best 10 x 16 candidates scored again by the vectors on disk. Every engine is built
+in a process of its own, and its row printed when it is measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -35,7 +34,6 @@ KINDS = {
     "hnsw": "HNSW32, SQ8, re-ranked x 4",
     "ivf": "IVF, SQ8, re-ranked x 4",
     "pq": "IVF, PQ on a sample",
-    "pq_rerank": "IVF, PQ on a sample, re-ranked x 16",
 }
 BLOCK = 50_000
 QUERIES = 500
@@ -59,8 +57,8 @@ def vectors(count: int, dim: int) -> Iterator[Any]:
         yield x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def run_case(case: dict[str, Any]) -> dict[str, float]:
-    """Build one engine and measure it."""
+def run_case(case: dict[str, Any]) -> dict[str, Any]:
+    """Build one engine and measure each way to search it: {"rows": {what is added to its name: numbers}}."""
     import faiss
     import numpy as np
 
@@ -70,7 +68,7 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
         home, built = Path(folder), dict[str, Any]()
 
         def build() -> None:
-            built["search"], built["facts"] = (_product if kind.startswith("pq") else _engine)(home, count, dim, kind)
+            built["searches"], built["facts"] = (_product if kind == "pq" else _engine)(home, count, dim, kind)
 
         took: list[float] = []
         megabytes = peak_megabytes(lambda: took.append(seconds(build)))
@@ -80,27 +78,25 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
         queries = every[rows] + noise * (0.3 / math.sqrt(dim))
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
         exact = _exact(queries, every)
-        found, times = [], []
-        for query in queries:
-            begun = time.perf_counter()
-            found.append(built["search"](query[None]))
-            times.append(time.perf_counter() - begun)
-        hits = np.mean(
-            [len(set(a.tolist()) & set(b.tolist())) / K for a, b in zip(exact, np.vstack(found), strict=True)]
-        )
         size = sum(file.stat().st_size for file in home.rglob("*") if file.is_file() and file.name != "all.f32")
-        return {
-            "seconds": took[0],
-            "mb": megabytes,
-            "bytes": size / count,
-            "recall": float(hits),
-            "ms": 1e3 * statistics.median(times),
-            "p99": 1e3 * float(np.quantile(times, 0.99)),
-            **built["facts"],
-        }
+        facts = {"seconds": took[0], "mb": megabytes, "bytes": size / count, **built["facts"]}
+        return {"rows": {name: facts | _asked(search, queries, exact) for name, search in built["searches"].items()}}
 
 
-def _engine(home: Path, count: int, dim: int, kind: str) -> tuple[Callable[[Any], Any], dict[str, Any]]:
+def _asked(search: Callable[[Any], Any], queries: Any, exact: Any) -> dict[str, float]:
+    import numpy as np
+
+    hits, times = [], []
+    for query, best in zip(queries, exact, strict=True):
+        begun = time.perf_counter()
+        found = search(query[None])
+        times.append(time.perf_counter() - begun)
+        hits.append(len(set(best.tolist()) & set(found[0].tolist())) / K)
+    median, most = np.quantile(times, (0.5, 0.99))
+    return {"recall": float(np.mean(hits)), "ms": 1e3 * float(median), "p99": 1e3 * float(most)}
+
+
+def _engine(home: Path, count: int, dim: int, kind: str) -> tuple[dict[str, Callable[[Any], Any]], dict[str, Any]]:
     import numpy as np
 
     from nearfield.index.engines.faiss_files import FaissEngine
@@ -112,10 +108,10 @@ def _engine(home: Path, count: int, dim: int, kind: str) -> tuple[Callable[[Any]
             stream.write(block.tobytes())
             start += len(block)
     engine.save()
-    return lambda query: engine.search(query, K).ids, {"effort": engine.facts()["effort"]}
+    return {"": lambda query: engine.search(query, K).ids}, {"effort": engine.facts()["effort"]}
 
 
-def _product(home: Path, count: int, dim: int, kind: str) -> tuple[Callable[[Any], Any], dict[str, Any]]:
+def _product(home: Path, count: int, dim: int, _: str) -> tuple[dict[str, Callable[[Any], Any]], dict[str, Any]]:
     import faiss
     import numpy as np
 
@@ -132,14 +128,13 @@ def _product(home: Path, count: int, dim: int, kind: str) -> tuple[Callable[[Any
     index.nprobe = 32
     faiss.write_index(index, str(home / "product.faiss"))
 
-    def search(query: Any) -> Any:
-        _, rows = index.search(query, K * RERANK if kind == "pq_rerank" else K)
-        if kind != "pq_rerank":
-            return rows
+    def again(query: Any) -> Any:
+        _, rows = index.search(query, K * RERANK)
         scores = every[rows[0]] @ query[0]
         return rows[:, np.argsort(-scores, kind="stable")[:K]]
 
-    return search, {"effort": index.nprobe, "training": trained}
+    searches = {"": lambda query: index.search(query, K)[1], f", re-ranked x {RERANK}": again}
+    return searches, {"effort": index.nprobe, "training": trained}
 
 
 def _exact(queries: Any, every: Any) -> Any:
@@ -175,9 +170,12 @@ def main() -> None:
         found = in_process("benchmarks.speed_index", case, arguments.threads)
         styles = ("{:,.0f}", "{:,.0f}", "{:,.0f}", "{:.0f}", "{:.3f}", "{:.2f}", "{:.2f}")
         keys = ("seconds", "mb", "bytes", "effort", "recall", "ms", "p99")
-        rows.append([KINDS[kind], *(cell(found, key, style) for key, style in zip(keys, styles, strict=True))])
-        print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        for name, numbers in found.get("rows", {"": found}).items():
+            row = [KINDS[kind] + name, *(cell(numbers, key, style) for key, style in zip(keys, styles, strict=True))]
+            print("; ".join(row), file=sys.stderr, flush=True)
+            rows.append(row)
+            if "training" in numbers and not name:
+                print(f"of which {numbers['training']:.0f} s of learning on {SAMPLE:,} vectors", file=sys.stderr)
     print(f"{count:,} vectors, D = {arguments.dim}, {arguments.threads} threads\n")
     print_table(
         ["engine", "build s", "peak MB", "bytes a vector", "effort", "recall@10", "ms, median", "ms, 99 %"], rows
