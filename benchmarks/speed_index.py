@@ -133,8 +133,8 @@ def _product(home: Path, count: int, dim: int, _: str) -> tuple[dict[str, Callab
         scores = every[rows[0]] @ query[0]
         return rows[:, np.argsort(-scores, kind="stable")[:K]]
 
-    searches = {"": lambda query: index.search(query, K)[1], f", re-ranked x {RERANK}": again}
-    return searches, {"effort": index.nprobe, "training": trained}
+    searches: dict[str, Callable[[Any], Any]] = {"": lambda query: index.search(query, K)[1]}
+    return searches | {f", re-ranked x {RERANK}": again}, {"effort": index.nprobe, "training": trained}
 
 
 def _exact(queries: Any, every: Any) -> Any:
