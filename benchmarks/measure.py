@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_LIMIT = 12 << 30  # bytes of address space a case may take before it counts as out of memory
-TIME_LIMIT = 40  # seconds a case may take in all
+TIME_LIMIT = 60  # seconds a case may take in all
 
 
 def measure(call: Callable[[], Any], bare: Callable[[], Any] | None, rounds: int, threads: int) -> dict[str, float]:

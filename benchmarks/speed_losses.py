@@ -148,7 +148,7 @@ def _row(name: str, size: int, arguments: argparse.Namespace) -> list[str]:
     factor = f"{theirs['ms'] / ours['ms']:.1f}" if theirs and "ms" in theirs and "ms" in ours else ""
     times = [cell(found, "ratio") if size <= 4096 else "" for found in (ours, compiled, theirs)]
     if size > 4096:
-        times[0] = f"{ours['ms'] / 1e3:.1f} s"
+        times[0] = f"{ours['ms'] / 1e3:.1f} s" if "ms" in ours else cell(ours, "ms")
     return [name, str(size), bare, *times, factor, cell(ours, "mb", "{:.0f}"), cell(theirs, "mb", "{:.0f}")]
 
 
