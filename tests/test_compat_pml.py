@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable
+from importlib.metadata import metadata
 from types import ModuleType
 from typing import Any
 
@@ -640,6 +642,39 @@ def test_a_script_of_pml_runs_with_other_import_lines() -> None:
         assert names["triplets"] > 0
         assert names["after"] > names["before"] + 0.05
     assert found["nearfield.compat.pml"][0] == pytest.approx(found["pytorch_metric_learning"][0])
+
+
+def readme_of_pml() -> list[str]:
+    """The Python blocks of PML's README, out of the package that is installed."""
+    found = metadata("pytorch-metric-learning")
+    text = found["Description"] or str(found.get_payload())  # type: ignore[attr-defined]
+    return re.findall(r"```python\n(.*?)```", text, re.S)
+
+
+@pytest.mark.parametrize("example", ["a loss", "a miner and a loss", "two views"])
+def test_the_readme_of_pml_trains_alike_with_other_import_lines(example: str) -> None:
+    loss, loop, miner, _, views = readme_of_pml()
+    code = {"a loss": loss + loop, "a miner and a loss": miner, "two views": views}[example]
+    weights = []
+    for lib, name in ((pml, "pytorch_metric_learning"), (bridge, "nearfield.compat.pml")):
+        torch.manual_seed(0)
+        labels = torch.arange(8).repeat_interleave(4)
+        centres = torch.randn(8, 16, dtype=torch.float64)[labels]
+        rounds = [centres + torch.randn(32, 16, dtype=torch.float64) for _ in range(5)]
+        model = nn.Linear(16, 8, dtype=torch.float64)
+        before = model.weight.detach().clone()
+        names: dict[str, Any] = {
+            "dataloader": rounds if example == "two views" else [(data, labels) for data in rounds],
+            "model": model,
+            "your_model": model,
+            "your_augmentation": lambda data: data.flip(1) + data,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "TripletMarginLoss": lib.losses.TripletMarginLoss,
+        }
+        exec(code.replace("from pytorch_metric_learning", f"from {name}"), names)
+        assert not torch.equal(model.weight, before)
+        weights.append(model.weight.detach())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-7, atol=1e-9)
 
 
 def test_whatever_is_not_mapped_says_why() -> None:
