@@ -4,7 +4,11 @@
 #   docker run --rm -p 8000:8000 -v "$PWD/shop.index:/data/shop.index:ro" -e NEARFIELD_TOKEN=... nearfield \
 #       serve /data/shop.index --host 0.0.0.0 --port 8000
 #   docker run --rm --entrypoint dask nearfield worker tcp://scheduler:8786 --nthreads 1 --nworkers 4
+#
+# PyTorch's default package brings CUDA, several gigabytes. Its index of packages for processors makes a small image:
+#   docker build --build-arg PIP_EXTRA_INDEX_URL=... --tag nearfield .
 FROM python:3.11-slim AS build
+ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
