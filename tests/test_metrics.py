@@ -219,6 +219,7 @@ def test_identical_embeddings_score_like_chance() -> None:
 
 
 def test_equals_pytorch_metric_learning() -> None:
+    pytest.importorskip("pytorch_metric_learning")  # not with the oldest dependencies
     from pytorch_metric_learning.distances import CosineSimilarity
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
     from pytorch_metric_learning.utils.inference import CustomKNN
