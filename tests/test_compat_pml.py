@@ -646,9 +646,7 @@ def test_a_script_of_pml_runs_with_other_import_lines() -> None:
 
 def readme_of_pml() -> list[str]:
     """The Python blocks of PML's README, out of the package that is installed."""
-    found = metadata("pytorch-metric-learning")
-    text = found["Description"] or str(found.get_payload())  # type: ignore[attr-defined]
-    return re.findall(r"```python\n(.*?)```", text, re.S)
+    return re.findall(r"```python\n(.*?)```", metadata("pytorch-metric-learning")["Description"], re.S)
 
 
 @pytest.mark.parametrize("example", ["a loss", "a miner and a loss", "two views"])
