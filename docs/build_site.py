@@ -5,12 +5,14 @@
    architecture.md; reproductions get a list;
 2. make the example report: a small bench on built-in data (kept in build/, seconds the next time);
 3. run Zensical, whose warnings are errors;
-4. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
+4. turn equations, written in LaTeX between dollars, into MathML, which browsers draw without any script;
+5. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
    elsewhere.
 """
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
@@ -40,6 +42,7 @@ FETCHED = {
     ("source", "src"),
     ("object", "data"),
 }
+EQUATION = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 REQUEST = re.compile(r"""@import\s+["']https?:|url\(\s*["']?https?:""")
 
 
@@ -53,6 +56,8 @@ def main() -> None:
         command = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
         done = subprocess.run(command, cwd=ROOT, check=False)
         (SITE / "404.html").unlink(missing_ok=True)  # it knows only sites at the root of a server
+        for page in SITE.rglob("*.html") if done.returncode == 0 else ():
+            page.write_text(with_equations(page.read_text(encoding="utf-8")), encoding="utf-8")
         problems = check_site(SITE) if done.returncode == 0 else ["zensical found the problems above"]
     if problems:
         sys.exit("The site has problems:\n  " + "\n  ".join(problems))
@@ -174,6 +179,16 @@ def write_example(out: Path) -> None:
         raise SystemExit("the example bench failed; its output is above.")
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(BENCH / "report.html", out)
+
+
+def with_equations(text: str) -> str:
+    """A built page with its equations as MathML."""
+    from latex2mathml.converter import convert
+
+    def drawn(match: re.Match[str]) -> str:
+        return str(convert(html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline"))
+
+    return EQUATION.sub(drawn, text)
 
 
 # ---------------------------------------------------------------------------------------------------------------

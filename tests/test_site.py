@@ -11,7 +11,15 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
-from build_site import REPORT, check_site, missing_pages, repository_address, rewrite, write_docs  # noqa: E402
+from build_site import (  # noqa: E402
+    REPORT,
+    check_site,
+    missing_pages,
+    repository_address,
+    rewrite,
+    with_equations,
+    write_docs,
+)
 
 AT = "https://example.org/blob/main"
 
@@ -115,3 +123,15 @@ def test_aligned_docstrings_stay_as_typed() -> None:
     fenced = "```text\n    L = 1/M sum_i l_i\n\na   the first\nbb  the second\n```"
     assert as_markdown(text) == f"A value.\n\n{fenced}\n\nThe end."
     assert as_markdown("One line.") == "One line."
+
+
+def test_equations_become_mathml() -> None:
+    inline, block = "\\(a &lt; b\\)", "\\[\nW = \\frac{x}{y}\n\\]"
+    page = f'<p>so <span class="arithmatex">{inline}</span></p><div class="arithmatex">{block}</div>'
+    found = with_equations(page)
+    assert found.count("<math") == 2
+    assert 'display="block"' in found
+    assert "<mfrac>" in found
+    assert "<mi>a</mi><mo>&#x0003C;</mo><mi>b</mi>" in found
+    assert "arithmatex" not in found
+    assert with_equations("<p>It costs $5 and \\(this\\) is text.</p>") == "<p>It costs $5 and \\(this\\) is text.</p>"
