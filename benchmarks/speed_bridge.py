@@ -120,7 +120,7 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
     build = script if case["name"] == "script" else lambda lib, size: step(lib, case["name"], size)
     ours, theirs = (build(library(name), case["size"]) for name in ("ours", "pml"))
     ours()
-    return measure(theirs, ours)
+    return measure(theirs, ours, 5, case["threads"])
 
 
 def main() -> None:

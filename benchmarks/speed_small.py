@@ -39,7 +39,9 @@ Step = Callable[[Tensor, Tensor], Tensor]
 class Counted(TorchDispatchMode):
     """Counts the operations of torch."""
 
-    count = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
@@ -51,7 +53,7 @@ def ours(name: str) -> Step:
     from nearfield import losses
 
     known, params = ALIKE.get(name, (name, {}))
-    needed = {"num_classes": CLASSES, "dim": DIM}
+    needed: dict[str, Any] = {"num_classes": CLASSES, "dim": DIM}
     loss: Step = losses.create(known, **params, **{key: needed[key] for key in losses.method(known).needs})
     return loss
 

@@ -186,7 +186,10 @@ def with_equations(text: str) -> str:
     from latex2mathml.converter import convert
 
     def drawn(match: re.Match[str]) -> str:
-        return str(convert(html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline"))
+        drawing = str(convert(html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline"))
+        if "\\" in drawing:
+            raise SystemExit(f"an equation holds LaTeX that cannot be drawn: {match[3].strip()}")
+        return drawing
 
     return EQUATION.sub(drawn, text)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -197,15 +196,18 @@ class Sums:
         self.q, self.r, self.squared = sides.q, sides.r, MEASURES[part.measure].squared
         self.norms = torch.zeros_like(sides.by_row.given) if part.row_norms else sides.by_row.given
         self.params = [torch.zeros_like(p) for p in part.pair_parameters()]
-        self.values: list[Tensor] = []
-        self.terms: list[Tensor | int] = []
-        self.grad_q = self.grad_r = self.by_column = sides.q[:0]  # made by the first block
+        self.value: Tensor | None = None  # this and what follows are made by the first block
+        self.terms: Tensor | int = 0
+        self.grad_q = self.grad_r = self.by_column = sides.q[:0]
 
     def add(self, at: slice, result: BlockResult, needs_grad: bool) -> None:
         """Add a block."""
-        first, q, weights = not self.values, self.q[at], result.weights
-        self.values.append(result.value)
-        self.terms.append(result.terms)
+        first, q, weights = self.value is None, self.q[at], result.weights
+        if self.value is None:
+            self.value, self.terms = result.value, result.terms
+        else:  # in place: what outlives a block would tear holes into the memory between blocks
+            self.value += result.value
+            self.terms += result.terms
         if not needs_grad:
             return
         if first:
@@ -216,7 +218,7 @@ class Sums:
         if self.squared:
             self.grad_q[at].addcmul_(result.row_grad, q)
             by_column = -weights.sum(0) if result.column_grad is None else result.column_grad
-            self.by_column = by_column if first else self.by_column + by_column
+            self.by_column = by_column if first else self.by_column.add_(by_column)
         if result.norms is not None:
             self.norms[at] = result.norms
         for grad, part in zip(self.params, result.params, strict=True):
@@ -224,19 +226,18 @@ class Sums:
 
     def total(self, layout: Layout, poison: Tensor, needs_grad: bool) -> Total:
         """All blocks, of all processes if vectors of the loss are split over them, divided by the divisor."""
-        params, grad_q, grad_r = self.params, self.grad_q, self.grad_r
-        if not self.values:  # there is nothing to compare
-            grad_q, grad_r = torch.zeros_like(self.q), torch.zeros_like(self.r)
+        value, params, grad_q, grad_r = self.value, self.params, self.grad_q, self.grad_r
+        terms = self.terms if isinstance(self.terms, Tensor) else self.q.new_full((), self.terms)
+        if value is None:  # there is nothing to compare
+            value, grad_q, grad_r = self.q.new_zeros(()), torch.zeros_like(self.q), torch.zeros_like(self.r)
         elif needs_grad and self.squared:
             grad_r.addcmul_(self.by_column[:, None], self.r)
         grad_r = grad_r[:-1]
-        value = functools.reduce(torch.add, self.values) if self.values else self.q.new_zeros(())
-        terms = functools.reduce(operator.add, self.terms, 0)
         if layout.split == "rows":  # every process had its own rows
-            value, terms, *params = (SPLIT.total(x) for x in (value, value.new_zeros(()) + terms, *params))
+            value, terms, *params = (SPLIT.total(x) for x in (value, terms, *params))
         if needs_grad and layout.split:  # the other side is the batch, which all processes share
             SPLIT.total(grad_r if layout.split == "rows" else grad_q)
-        divisor = poison + max(terms, 1) if isinstance(terms, int) else poison + terms.clamp_(min=1)
+        divisor = terms.clamp_(min=1) + poison
         if needs_grad:
             grad_q.div_(divisor)
             grad_r.div_(divisor)
