@@ -40,7 +40,7 @@ class Counted(TorchDispatchMode):
     """Counts the operations of torch."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,7 +88,8 @@ def operations(step: Step, size: int, rows: int) -> int:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(size, DIM, generator=draw).requires_grad_()
     torch.autograd.grad(step(x, _labels(size, rows, draw)), x)
-    with Counted() as counted:
+    counted = Counted()
+    with counted:
         torch.autograd.grad(step(x, _labels(size, rows, draw)), x)
     return counted.count
 
