@@ -130,26 +130,31 @@ def main() -> None:
     print("x: time as a multiple of the bare X X^T with its backward in the same process. MB: peak extra memory.\n")
     rows = []
     for name in arguments.only or cases():
-        for size in arguments.sizes:
-            rows.append(_row(name, size, arguments))
+        failed: dict[str, Any] | None = None  # of the peer: what fails at one size is not tried at the next
+        for size in sorted(arguments.sizes):
+            row, failed = _row(name, size, arguments, failed)
+            rows.append(row)
             print(f"  {' '.join(rows[-1])}", flush=True)
     print()
     print_table(["loss", "N", "bare ms", "ours x", "compiled x", "PML x", "PML / ours", "ours MB", "PML MB"], rows)
 
 
-def _row(name: str, size: int, arguments: argparse.Namespace) -> list[str]:
+def _row(
+    name: str, size: int, arguments: argparse.Namespace, failed: dict[str, Any] | None
+) -> tuple[list[str], dict[str, Any] | None]:
     def run(who: str) -> dict[str, Any]:
         return in_process("benchmarks.speed_losses", {"name": name, "size": size, "who": who}, arguments.threads)
 
     ours = run("ours")
     compiled = run("compiled") if name in arguments.compile and size <= 4096 else None
-    theirs = run("peer") if not arguments.no_peer and size in PEER_SIZES and peer(name) else None
+    theirs = (failed or run("peer")) if not arguments.no_peer and size in PEER_SIZES and peer(name) else None
     bare = f"{ours['bare_ms']:.1f}" if "bare_ms" in ours else ""
     factor = f"{theirs['ms'] / ours['ms']:.1f}" if theirs and "ms" in theirs and "ms" in ours else ""
     times = [cell(found, "ratio") if size <= 4096 else "" for found in (ours, compiled, theirs)]
     if size > 4096:
         times[0] = f"{ours['ms'] / 1e3:.1f} s" if "ms" in ours else cell(ours, "ms")
-    return [name, str(size), bare, *times, factor, cell(ours, "mb", "{:.0f}"), cell(theirs, "mb", "{:.0f}")]
+    row = [name, str(size), bare, *times, factor, cell(ours, "mb", "{:.0f}"), cell(theirs, "mb", "{:.0f}")]
+    return row, theirs if theirs and "failed" in theirs else None
 
 
 if __name__ == "__main__":

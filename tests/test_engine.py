@@ -24,6 +24,7 @@ from nearfield.losses.pairwise import Margin
 from nearfield.pairs import Block, PairLoss, Weighted, blocks, log_sum_exp, pair_weights
 from nearfield.pairs.layout import layout_of_pattern
 from nearfield.pairs.mining import DistanceWeightedMiner, draw_by_distance, uniforms
+from nearfield.pairs.stream import Kept
 
 ZOO, REFERENCE_ZOO = batches(), reference_batches()
 NEEDED: dict[str, Any] = {"num_classes": 80, "dim": 8}
@@ -508,3 +509,14 @@ def test_what_is_remembered_of_one_batch_does_not_leak_into_the_next() -> None:
             (again,) = torch.autograd.grad(cold(x, labels), x)
             torch.testing.assert_close(gradient, again, rtol=1e-12, atol=1e-12)
             warm(x, labels)  # fills the memory again, for the next batch
+
+
+def test_what_is_kept_of_blocks_is_one_piece_of_memory() -> None:
+    """However many blocks there are; the last one may be smaller."""
+    kept, drawn = Kept(), [torch.randn(rows, 3) for rows in (5, 5, 5, 2)]
+    for each in drawn:
+        kept.add(each, blocks=4)
+    found = kept.all()
+    assert [each.shape for each in found] == [each.shape for each in drawn]
+    assert torch.equal(torch.cat(found), torch.cat(drawn))
+    assert len({each.untyped_storage().data_ptr() for each in found}) == 1
