@@ -45,7 +45,7 @@ class Layout(NamedTuple):
     present: int  # how many queries of all processes have positives
     shard: Shard | None = None  # of the vectors that the loss holds, if other processes have the rest of them
     split: Literal["", "rows", "columns", "gathered"] = ""  # what is split over processes; see shards.py
-    pattern: bytes | None = None  # of a small batch compared with itself: the sizes of its classes, in a way
+    pattern: bytes | None = None  # of a small batch compared with itself: where its classes begin
 
 
 class Compared(NamedTuple):
