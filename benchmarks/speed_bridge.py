@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -128,17 +127,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES)
-    parser.add_argument("--case")
     args = parser.parse_args()
-    if args.case:
-        print(json.dumps(run_case(json.loads(args.case))))
-        return
     cases = [(name, size) for name in STEPS for size in args.sizes] + [("script", 2048)]
     rows = []
     for name, size in cases:
         if args.only and name not in args.only:
             continue
-        found = in_process("benchmarks.speed_bridge", {"name": name, "size": size}, args.threads)
+        found = in_process(run_case, {"name": name, "size": size}, args.threads)
         keys = (("bare_ms", "{:,.1f}"), ("ms", "{:,.1f}"), ("ratio", "{:.1f}"))
         rows.append([name, f"{size:,}", *(cell(found, key, style) for key, style in keys)])
     print_table(["what", "rows", "bridge ms", "PML ms", "PML / bridge"], rows)

@@ -9,7 +9,6 @@ bare faiss search of as many neighbours as the same metrics need. Every case run
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -110,16 +109,12 @@ def run_case(case: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table, or run the one case that this process was started for."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the small shapes at D = 128, once")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--only", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="SHAPE")
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     arguments, _ = parser.parse_known_args()
-    if arguments.case:
-        print(json.dumps(run_case(arguments.case)))
-        return
     benchmarks.measure.TIME_LIMIT = 1800  # the largest shape takes minutes where the losses take seconds
     shapes = [name for name in arguments.only if not arguments.quick or name != "SOP"]
     rows = []
@@ -128,7 +123,7 @@ def main() -> None:
             for method, title in METHODS.items():
                 rounds = 1 if arguments.quick or shape == "SOP" else 3
                 case = {"shape": shape, "dim": dim, "method": method, "rounds": rounds}
-                found = in_process("benchmarks.speed_eval", case, arguments.threads)
+                found = in_process(run_case, case, arguments.threads)
                 items, classes, _, _ = SHAPES[shape]
                 where = f"{items:,} x {classes:,}, D = {dim}"
                 times = cell(found, "ratio", "{:.2f}")

@@ -13,7 +13,6 @@ in a process of its own, and its row printed when it is measured.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -151,23 +150,19 @@ def _exact(queries: Any, every: Any) -> Any:
 
 
 def main() -> None:
-    """Print the table, or run the one case that this process was started for."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="30,000 vectors")
     parser.add_argument("--count", type=int, default=1_000_000, metavar="N", help="vectors (default: 1,000,000)")
     parser.add_argument("--dim", type=int, default=128, metavar="D")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND")
-    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     arguments, _ = parser.parse_known_args()
-    if arguments.case:
-        print(json.dumps(run_case(arguments.case)))
-        return
     benchmarks.measure.TIME_LIMIT = 4 * 3600
     count, rows = 30_000 if arguments.quick else arguments.count, []
     for kind in arguments.only:
         case = {"count": count, "dim": arguments.dim, "kind": kind}
-        found = in_process("benchmarks.speed_index", case, arguments.threads)
+        found = in_process(run_case, case, arguments.threads)
         styles = ("{:,.0f}", "{:,.0f}", "{:,.0f}", "{:.0f}", "{:.3f}", "{:.2f}", "{:.2f}")
         keys = ("seconds", "mb", "bytes", "effort", "recall", "ms", "p99")
         for name, numbers in found.get("rows", {"": found}).items():

@@ -8,7 +8,6 @@ With one thread time is that of the processor, so that other work on the machine
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Any
 
@@ -121,11 +120,7 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="leave pytorch-metric-learning out")
     parser.add_argument("--compile", nargs="*", metavar="NAME", default=COMPILED, help="also with compile=True")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.case:
-        print(json.dumps(run_case(json.loads(arguments.case))))
-        return
     print(f"D = {DIM}, {PER_CLASS} rows a class, {arguments.threads} threads, forward and backward.")
     print("x: time as a multiple of the bare X X^T with its backward in the same process. MB: peak extra memory.\n")
     rows = []
@@ -143,7 +138,7 @@ def _row(
     name: str, size: int, arguments: argparse.Namespace, failed: dict[str, Any] | None
 ) -> tuple[list[str], dict[str, Any] | None]:
     def run(who: str) -> dict[str, Any]:
-        return in_process("benchmarks.speed_losses", {"name": name, "size": size, "who": who}, arguments.threads)
+        return in_process(run_case, {"name": name, "size": size, "who": who}, arguments.threads)
 
     ours = run("ours")
     compiled = run("compiled") if name in arguments.compile and size <= 4096 else None

@@ -6,7 +6,6 @@ python -m benchmarks.speed_proxies [--only NAME ...] [--no-peer] [--threads N]
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from typing import Any
@@ -82,11 +81,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--no-peer", action="store_true", help="leave pytorch-metric-learning out")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--case", help=argparse.SUPPRESS)
     arguments, _ = parser.parse_known_args()
-    if arguments.case:
-        print(json.dumps(run_case(json.loads(arguments.case))))
-        return
     benchmarks.measure.TIME_LIMIT = 240
     print(f"D = {DIM}, {arguments.threads} threads, forward and backward, to the batch and to the proxies.")
     print("x: time as a multiple of the bare X P^T with its backward in the same process. MB: peak extra memory.\n")
@@ -97,7 +92,7 @@ def main() -> None:
 def _row(name: str, batch: int, classes: int, arguments: argparse.Namespace) -> list[str]:
     def run(who: str) -> dict[str, Any]:
         case = {"name": name, "batch": batch, "classes": classes, "who": who}
-        return in_process("benchmarks.speed_proxies", case, arguments.threads)
+        return in_process(run_case, case, arguments.threads)
 
     if classes * CENTERS.get(name, 1) > 1_000_000 or (name in SQUARE and classes > 100_000):
         return [name, f"{batch} x {classes:,}", "", "", "", "", "", ""]
