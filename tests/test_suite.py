@@ -55,9 +55,9 @@ def test_the_suite_of_features_has_every_method_on_five_datasets() -> None:
     assert len(benches) >= 5
     for bench in benches.values():
         assert [method.name for method in bench.methods] == losses.names()
-        for method, trials in zip(bench.methods, trial_counts(bench), strict=True):
-            space = len(Bench(bench, PROTOCOLS["classic"], "").starts[bench.methods.index(method)][2])
-            assert trials == (16 if space >= 3 else 8)
+        starts = Bench(bench, PROTOCOLS["classic"], "").starts
+        for (_, _, space), trials in zip(starts, trial_counts(bench), strict=True):
+            assert trials == (16 if len(space) >= 3 else 8)
 
 
 def test_datasets_share_everything_but_what_they_set() -> None:
@@ -196,25 +196,28 @@ def test_a_suite_is_planned_run_resumed_and_reported(
 
     monkeypatch.setattr(report, "write_report", lambda bench, out: out)  # `test_report` writes the page of a bench
     monkeypatch.setattr("nearfield.cli.suite.QUICK", 5)
-    path, out = tmp_path / "suite.toml", tmp_path / "out"
-    values = {**TINY, "datasets": [{"name": "digits", "run": {"sampler": {"per_class": 2}}}, {"name": "glyphs"}]}
-    path.write_text(tomli_w.dumps(values), encoding="utf-8")
+    path, out, own = tmp_path / "suite.toml", tmp_path / "out", str(tmp_path / "own.npz")
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(16), 6)
+    np.savez(own, features=rng.normal(size=(16, 12))[labels] + rng.normal(size=(96, 12)), labels=labels)
+    digits = {"name": "digits", "run": {"sampler": {"per_class": 2}}}
+    features = {"name": own, "run": {"model": {"backbone": "features"}}}
+    path.write_text(tomli_w.dumps({**TINY, "datasets": [digits, features]}), encoding="utf-8")
     assert main(["suite", str(path), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert [row["data"] for row in plan["datasets"]] == ["digits", "glyphs"]
+    assert [row["data"] for row in plan["datasets"]] == ["digits", own]
     assert all(row["seconds"] >= 0 and row["networks"] == 4 for row in plan["datasets"])
     assert main(["suite", str(path), "--out", str(out), "--report"]) == 1
     assert "no dataset of the suite" in capsys.readouterr().err
     assert main(["suite", str(path), "--out", str(out), "--jobs", "1"]) == 0
     said = capsys.readouterr().out
     assert "Level classes" in said
-    assert (bench_folder(out, "glyphs") / "results.sqlite").is_file()
+    assert (bench_folder(out, own) / "results.sqlite").is_file()
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "glyphs/report.html" in page
+    assert "digits/report.html" in page
     assert main(["suite", str(path), "--out", str(out), "--report", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["level"] == "classes"
-    assert set(facts["scores"]) == {"digits", "glyphs"}
+    assert set(facts["scores"]) == {"digits", own}
 
 
 def test_the_page_across_datasets_is_one_file_without_scripts(tmp_path: Path, monkeypatch: Any) -> None:
