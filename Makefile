@@ -31,9 +31,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 bench: $(VENV)/installed  ## set up, compare methods fairly on the built-in data, write leaderboard and report
 	@$(BIN)/nearfield bench
 
-test: $(VENV)/installed-dev  ## set up and run the tests, one process a core; print the coverage of the package
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --cov=nearfield --cov-report=
-	@echo "coverage of the package: $$($(BIN)/coverage report --format=total) %"
+test: $(VENV)/installed-dev  ## set up and run the tests, one process a core (COVERAGE=1: and measure their coverage)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(COVERAGE),--cov=nearfield --cov-report=)
+	@$(if $(COVERAGE),echo "coverage of the package: $$($(BIN)/coverage report --format=total) %")
 
 check: lint types test  ## formatting, lint, types and tests
 

@@ -1,4 +1,4 @@
-"""What each rank does in test_sharding.py: `torchrun sharding_worker.py FOLDER JOB`.
+"""What each rank does in test_sharding.py, forked there by `launch`.
 
 The jobs of one process and of many are the same functions; each rank reports its rows of what is split.
 Axes: N rows of all ranks, D dims, C classes.
@@ -7,7 +7,6 @@ Axes: N rows of all ranks, D dims, C classes.
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -175,7 +174,3 @@ def main(folder: str, steps: str = "") -> None:
         start = None if here.rank else Saved(*torch.load(Path(folder) / "start.pt"))
         done["trained"], saved = trained(here, start, 3)
         torch.save({**done, "saved": tuple(saved)}, Path(folder) / f"{here.rank}.pt")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

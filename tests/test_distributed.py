@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from socket import socket
 
 import pytest
 import torch
-from distributed_worker import Found, everything, one_step, share
+from distributed_worker import Found, everything, main, one_step, share
 from torch import Tensor, nn
 
 from nearfield import losses
@@ -29,13 +34,38 @@ WORKER = Path(__file__).with_name("distributed_worker.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-def launch(ranks: int, folder: Path, *words: str, worker: Path = WORKER) -> list[dict[str, Found]]:
-    """What each rank found; CalledProcessError if one of them did not end well."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [*TORCHRUN, str(ranks), str(worker), str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+def launch(ranks: int, folder: Path, *words: str, main: Callable[..., None] = main) -> list[dict[str, Found]]:
+    """What each rank found; fails if one of them did not end well.
+
+    They are forked from a process that has loaded the library, which takes longer than what they do.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["nearfield.losses", "nearfield.training.loop"])
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [
+        context.Process(target=as_rank, args=(rank, ranks, port, main, str(folder), *words)) for rank in range(ranks)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(300)
+        process.kill()
+    assert [process.exitcode for process in started] == [0] * ranks, [p.read_text() for p in folder.glob("*.txt")]
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
+
+
+def as_rank(rank: int, ranks: int, port: int, main: Callable[..., None], folder: str, *words: str) -> None:
+    """Call `main` as torchrun would start it."""
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in here.items()})
+    warnings.simplefilter("ignore")
+    try:
+        main(folder, *words)
+    except BaseException:
+        Path(folder, f"{rank}.txt").write_text(traceback.format_exc())
+        raise
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +173,10 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_repeated_launches_end_well(tmp_path: Path) -> None:
     expected = one_step("proxy_anchor", share(Place()))
     for _ in range(10):
-        for found in launch(2, tmp_path, "proxy_anchor"):
+        command = [*TORCHRUN, "2", str(WORKER), str(tmp_path), "proxy_anchor"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        for found in (torch.load(tmp_path / f"{rank}.pt") for rank in range(2)):
             close(found["proxy_anchor"], expected)
 
 

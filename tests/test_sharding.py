@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from sharding_worker import COUNTS, NAMES, VARIANTS, Found, everything, run, trained
+from sharding_worker import COUNTS, NAMES, VARIANTS, Found, everything, main, run, trained
 from test_distributed import launch
 
 from nearfield import losses
@@ -20,7 +20,6 @@ from nearfield.training.build import check_method
 from nearfield.training.distributed import Place
 from nearfield.training.run_folder import Saved
 
-WORKER = Path(__file__).with_name("sharding_worker.py")
 SPLIT = {"start": 0, "rows.proxies": 0, "weights": 1}  # axis along which the ranks' parts are joined
 
 
@@ -33,7 +32,7 @@ def expected() -> dict[str, Found]:
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
     torch.save(tuple(trained(Place(), None, 3)[1]), folder / "start.pt")
-    return list(launch(request.param, folder, worker=WORKER))
+    return list(launch(request.param, folder, main=main))
 
 
 @pytest.mark.parametrize("classes", COUNTS)
@@ -91,7 +90,7 @@ def test_a_run_is_resumed_by_another_number_of_processes(tmp_path: Path) -> None
     alone, several = tmp_path / "alone", tmp_path / "several"
     run(alone / "run", 99)
     run(several / "run", 3)
-    launch(2, several, "2", worker=WORKER)
+    launch(2, several, "2", main=main)
     newest = sorted((several / "run").glob("checkpoint-*"))[-1]
     assert len(load_file(newest / "model.safetensors")["loss.proxies"]) == 3 * 3  # all rows: 3 classes of 3 centers
     run(several / "run", 99)
