@@ -356,12 +356,14 @@ gallery = retrieval_metrics(
 )
 with open(f"{sys.argv[2]}/{rank}.json", "w") as stream:
     json.dump([found, per_query.scores["map"].tolist(), gallery], stream)
+dist.barrier()
 dist.destroy_process_group()
 """
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(tmp_path / "data.npz"), str(tmp_path)], check=True, capture_output=True, env=env)
+    words = [str(tmp_path / "data.npz"), str(tmp_path)]
+    subprocess.run([*command, *words], check=True, capture_output=True, env=env, timeout=240)
     found, scores, gallery = json.loads((tmp_path / "0.json").read_text())
     assert json.loads((tmp_path / "1.json").read_text()) == [found, scores, gallery]
     names = (*RETRIEVAL, "nmi", "roc_auc", "counts")
@@ -417,6 +419,7 @@ found = {
 }
 with open(f"{sys.argv[1]}/{rank}.json", "w") as stream:
     json.dump([found, points.tolist(), labels.tolist()], stream)
+dist.barrier()
 dist.destroy_process_group()
 """
     )
