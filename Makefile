@@ -76,7 +76,7 @@ site: $(VENV)/installed-site  ## build the documentation as a site into ./site, 
 
 oldest:  ## the lower bounds of all dependencies together, with the tests of the library (PYTHON=python3.10)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	@.venv-oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable . pytest hypothesis
+	@.venv-oldest/bin/pip install --quiet --constraint constraints-oldest.txt --editable ".[pretrained]" pytest hypothesis
 	@.venv-oldest/bin/python -m pytest -W default -p no:anyio tests/test_public.py tests/test_config.py tests/test_losses.py \
 		tests/test_metrics.py tests/test_samplers.py tests/test_training.py tests/test_bench.py
 
