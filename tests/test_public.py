@@ -81,7 +81,8 @@ def test_generated_pages_are_current() -> None:
     finally:
         sys.path.remove(str(ROOT / "docs"))
     assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == generate.methods_page()
-    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate.cli_page()
+    if sys.version_info < (3, 13):  # since then argparse writes short and long options in another way
+        assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate.cli_page()
 
 
 def test_linked_files_exist() -> None:

@@ -41,7 +41,11 @@ class Index:
         self.path = path
         self._model: IndexModel | None = None
         self._store = Store(path)
-        self._read()
+        try:
+            self._read()
+        except BaseException:
+            self._store.close()
+            raise
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> Self:

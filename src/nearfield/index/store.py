@@ -69,13 +69,21 @@ class Store:
         try:
             home.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(self.file, timeout=60, isolation_level=None, check_same_thread=False)
-            if create:
-                self._base.execute("PRAGMA journal_mode = WAL")
-                self._base.execute("PRAGMA synchronous = FULL")
-                self._base.executescript(SCHEMA)
-            found = self.fact("format")
+            try:
+                self._prepare(home, create)
+            except BaseException:
+                self.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open {self.file}: {error}. Restore the index, or make it again.") from error
+
+    def _prepare(self, home: Path, create: bool) -> None:
+        """Make the tables of a new file; InputError if the file is not a finished index of this format."""
+        if create:
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.executescript(SCHEMA)
+        found = self.fact("format")
         if found is None and not create:
             raise InputError(f"{home} is an index that was never finished. Run the command that makes it again.")
         if found not in (None, FORMAT):
