@@ -9,6 +9,7 @@ Axes: M queries, N references, D dims.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -139,7 +140,8 @@ def _own_layout(sorted_labels: Integers, rows: Integers) -> Layout:
 @functools.lru_cache(maxsize=8)
 def layout_of_pattern(pattern: bytes, count: int) -> Layout:
     """The layout of `count` rows in label order; the pattern is the bytes of `first`."""
-    return _layout_by_class(np.frombuffer(pattern, np.int64), count)._replace(pattern=pattern)
+    first = np.array(struct.unpack(f"{len(pattern) // 8}q", pattern), np.int64)  # torch.compile trips over frombuffer
+    return _layout_by_class(first, count)._replace(pattern=pattern)
 
 
 def _layout_by_class(first: Integers, count: int) -> Layout:
