@@ -163,7 +163,7 @@ def test_a_part_of_the_image_is_searched(page: Any) -> None:
     page.mouse.move(box["x"] + 2, box["y"] + 2)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
-    with page.expect_request(re.compile("/search")) as asked:
+    with answered(page), page.expect_request(re.compile("/search")) as asked:
         page.mouse.up()
     sent = asked.value.post_data_buffer.decode("latin-1")
     left, top, right, bottom = map(float, re.findall(r'name="crop"\r\n\r\n([\d.,]+)\r\n', sent)[0].split(","))
