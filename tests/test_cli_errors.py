@@ -149,3 +149,9 @@ def test_what_is_missing_or_too_much_is_named(capsys: pytest.CaptureFixture[str]
     assert "unknown option --seed; did you mean '--seeds'?" in refused(["bench", "--seed", "3"], capsys)
     assert "unrecognized arguments: c.npy" in refused(["eval", "a.npy", "b.npy", "c.npy"], capsys)
     assert "a.npy is not a file" in refused(["eval", "--json", "--", "a.npy", "--ks.npy"], capsys)
+
+
+@pytest.mark.parametrize("words", [["report"], ["lint"], ["train"]])
+def test_a_path_that_is_too_long_is_said_in_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "x" * 300]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -9,6 +9,7 @@ Exit codes: 0 success, 1 failure, 2 bad input or configuration, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -86,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"a path is too long for this file system: {str(error.filename)[:60]}... Shorten it.", 2)
         from nearfield.cli.crash import describe
 
         return _fail(describe(error, getattr(arguments, "out", None)), 1)
