@@ -255,6 +255,16 @@ def test_duplicates_are_apart_and_collapsed(page: Any) -> None:
     assert page.locator("#hits .hit >> nth=0 >> .twins .tile").count() == 1
 
 
+def pointed_at(page: Any, canvas: Any, position: dict[str, float]) -> None:
+    """Hover until the item's picture is seen: what loads above may push the map from under a pointer that rests."""
+    end = time.monotonic() + 30
+    while not page.locator("#tip img").is_visible():
+        assert time.monotonic() < end, page.locator("#tip").evaluate("tip => tip.outerHTML")
+        canvas.hover(position={**position, "x": position["x"] + 1})
+        canvas.hover(position=position)
+        page.wait_for_timeout(100)
+
+
 def test_a_click_on_the_map_searches(page: Any) -> None:
     page.locator("#atlas").scroll_into_view_if_needed()
     canvas = page.locator("#atlas-stage canvas")
@@ -263,8 +273,7 @@ def test_a_click_on_the_map_searches(page: Any) -> None:
     x, y = canvas.evaluate("c => c.atlas.screen(5)")
     near = canvas.evaluate("(c, place) => c.atlas.nearest(place)", [x, y])
     expected = page.request.get(page.url.rstrip("/") + "/atlas").json()["ids"][near]
-    canvas.hover(position={"x": x, "y": y})
-    page.wait_for_selector("#tip img")
+    pointed_at(page, canvas, {"x": x, "y": y})
     with page.expect_request(re.compile("/search")) as asked:
         canvas.click(position={"x": x, "y": y})
     assert asked.value.post_data_json["items"] == [expected]
