@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import runpy
 import signal
 import sys
 import warnings
@@ -18,7 +19,10 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from socket import socket
 
-PRELOADED = ["nearfield.bench.run", "nearfield.bench.job", "nearfield.cli.main", "nearfield.training.loop", "distributed"]
+PRELOADED = [
+    "nearfield.bench.run", "nearfield.bench.job", "nearfield.cli.main", "nearfield.training.loop",
+    "distributed", "sklearn.datasets", "torch._dynamo",
+]  # fmt: skip
 MAINS = {  # the word that a shell would know -> where its function is
     "nearfield": ("nearfield.cli.main", "main"),
     "dask-scheduler": ("distributed.cli.dask_scheduler", "main"),
@@ -44,7 +48,7 @@ class Program:
     """A command that runs: like `subprocess.Popen`, with what it prints in a file.
 
     Args:
-        words: the command, its first word one of `MAINS`.
+        words: the command, its first word one of `MAINS`, or `python` and a script.
         prints: a file for what it prints; what it prints to stderr goes beside it, as `.err`.
         environment: variables beside those of this process.
         folder: its current one.
@@ -105,11 +109,11 @@ def ran(words: Sequence[str], prints: Path, environment: dict[str, str] | None =
     return program
 
 
-def as_ranks(ranks: int, start: Callable[[dict[str, str]], Program]) -> list[Program]:
-    """`start` with the variables that torchrun sets, for each rank; all have ended."""
+def as_ranks(ranks: int, start: Callable[[int, dict[str, str]], Program]) -> list[Program]:
+    """`start` with the number of each rank and the variables that torchrun sets for it; all have ended."""
     port = str(free_port())
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    programs = [start({**size, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    programs = [start(rank, {**size, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
     for program in programs:
         program.wait(600.0)
     return programs
@@ -129,5 +133,9 @@ def _run(words: list[str], variables: dict[str, str], folder: str, prints: str, 
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     sys.argv = list(words)
     warnings.resetwarnings()
+    if words[0] == "python":
+        sys.argv = words[1:]
+        runpy.run_path(words[1], run_name="__main__")
+        return
     module, name = MAINS[words[0]]
     sys.exit(getattr(import_module(module), name)(words[1:]))

@@ -69,17 +69,32 @@ def test_its_code_is_as_clean_as_the_rest(run: Run) -> None:
 
 
 def test_commands_know_it(run: Run, tmp_path: Path) -> None:
-    nearfield = ("-m", "nearfield")
-    facts = json.loads(run(*nearfield, "methods", NAME, "--json"))
-    assert re.search(r"losses.neighbourhood\.py:\d+$", facts["where"])
-    assert facts["defaults"] == {"scale": 16.0}
-    (row,) = json.loads(run(*nearfield, "weights", NAME, "--json"))
-    assert row["measured"] == "SN"  # its own similarity, and the other negatives' through the logarithm of their sum
-    run(*nearfield, "check-gradients", NAME)
     few = [
         f"--set={key}={value}" for key, value in {"data.name": "digits", "sampler.batch_size": 12, "steps": 2}.items()
     ]
-    run(*nearfield, "train", f"--set=method.name={NAME}", *few, "--out", str(tmp_path / "run"), "--progress=none")
+    commands = [
+        ["methods", NAME, "--json"],
+        ["weights", NAME, "--json"],
+        ["check-gradients", NAME],
+        ["train", f"--set=method.name={NAME}", *few, "--out", str(tmp_path / "run"), "--progress=none"],
+    ]
+    code = f"""
+import contextlib, io, json
+from nearfield.cli.main import main
+
+printed = []
+for words in {commands!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(words) == 0, words
+    printed.append(out.getvalue())
+print(json.dumps(printed))
+"""
+    known, weighed, *_ = json.loads(run("-c", code))
+    facts = json.loads(known)
+    assert re.search(r"losses.neighbourhood\.py:\d+$", facts["where"])
+    assert facts["defaults"] == {"scale": 16.0}
+    (row,) = json.loads(weighed)
+    assert row["measured"] == "SN"  # its own similarity, and the other negatives' through the logarithm of their sum
     assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == NAME
 
 

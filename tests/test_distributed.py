@@ -8,13 +8,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
-from socket import socket
 
 import pytest
 import torch
 from distributed_worker import Found, everything, main, one_step, share
+from programs import forks, free_port
 from torch import Tensor, nn
 
 from nearfield import losses
@@ -39,13 +38,9 @@ def launch(ranks: int, folder: Path, *words: str, main: Callable[..., None] = ma
 
     They are forked from a process that has loaded the library, which takes longer than what they do.
     """
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["nearfield.losses", "nearfield.training.loop"])
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     started = [
-        context.Process(target=as_rank, args=(rank, ranks, port, main, str(folder), *words)) for rank in range(ranks)
+        forks().Process(target=as_rank, args=(rank, ranks, port, main, str(folder), *words)) for rank in range(ranks)
     ]
     for process in started:
         process.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from itertools import pairwise, permutations
@@ -17,6 +16,7 @@ import reference_metrics as reference
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from programs import Program, as_ranks
 from sklearn.metrics import average_precision_score
 
 import nearfield.metrics.ranking.places
@@ -330,6 +330,14 @@ print((status("VmHWM") - before) / 1024)
     assert float(done.stdout) < 72
 
 
+def on_ranks(ranks: int, script: Path, *words: str) -> None:
+    def start(rank: int, variables: dict[str, str]) -> Program:
+        return Program(["python", str(script), *words], script.with_suffix(f".{rank}.txt"), variables)
+
+    programs = as_ranks(ranks, start)
+    assert [program.returncode for program in programs] == [0] * ranks, [p.printed()[1] for p in programs]
+
+
 def test_several_processes_give_the_same_result(tmp_path: Path) -> None:
     points, labels = clustered(301, 40, 8, 1.5, seed=10)
     points[100:150] = points[:50]
@@ -360,10 +368,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [str(tmp_path / "data.npz"), str(tmp_path)]
-    subprocess.run([*command, *words], check=True, capture_output=True, env=env, timeout=240)
+    on_ranks(2, script, str(tmp_path / "data.npz"), str(tmp_path))
     found, scores, gallery = json.loads((tmp_path / "0.json").read_text())
     assert json.loads((tmp_path / "1.json").read_text()) == [found, scores, gallery]
     names = (*RETRIEVAL, "nmi", "roc_auc", "counts")
@@ -423,9 +428,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(tmp_path)], check=True, capture_output=True, env=env, timeout=240)
+    on_ranks(3, script, str(tmp_path))
     (found, rows, labels), *others = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(3)]
     points = np.array(rows, dtype=np.float32)
     assert [other[0] for other in others] == [found, found]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,23 +13,34 @@ from typing import Any
 
 import pytest
 import torch
+from programs import Program, as_ranks, ran
 from safetensors.torch import load_file
 
 COMMON = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8",
           "model.freeze_bn=true", "steps=6", "eval_every=3"]  # fmt: skip
 
 
-def command(out: Path, processes: int, *overrides: str) -> list[str]:
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+def words(out: Path, *overrides: str) -> list[str]:
     changes = [part for override in (*COMMON, *overrides) for part in ("--set", override)]
-    return [sys.executable, *start, "-m", "nearfield", "train", "--out", str(out), "--progress", "none", *changes]
+    return ["nearfield", "train", "--out", str(out), "--progress", "none", *changes]
 
 
 def run(out: Path, processes: int, *overrides: str) -> dict[str, Any]:
-    done = subprocess.run(command(out, processes, *overrides), capture_output=True, text=True, env=environment())
-    assert done.returncode == 0, done.stderr
+    """Without torchrun, which takes a second to start, but with the variables that it sets."""
+    command = words(out, *overrides)
+
+    def start(rank: int, variables: dict[str, str]) -> Program:
+        return Program(command, out.with_suffix(f".{rank}.txt"), variables)
+
+    programs = as_ranks(processes, start) if processes > 1 else [ran(command, out.with_suffix(".txt"))]
+    assert [program.returncode for program in programs] == [0] * processes, [p.printed()[1] for p in programs]
     result: dict[str, Any] = json.loads((out / "result.json").read_text())
     return result
+
+
+def torchrun(out: Path, *overrides: str) -> list[str]:
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    return [sys.executable, *start, *words(out, *overrides)]
 
 
 def environment() -> dict[str, str]:
@@ -55,7 +65,7 @@ def test_two_processes_train_what_one_would(method: str, tmp_path: Path) -> None
 
 def test_a_stopped_group_saves_and_resumes(tmp_path: Path) -> None:
     longer = ["steps=4000", "eval_every=2000"]
-    child = subprocess.Popen(command(tmp_path / "run", 2, *longer), env=environment(), stderr=subprocess.PIPE)
+    child = subprocess.Popen(torchrun(tmp_path / "run", *longer), env=environment(), stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -66,19 +76,20 @@ def test_a_stopped_group_saves_and_resumes(tmp_path: Path) -> None:
     assert list((tmp_path / "run").glob("checkpoint-*"))
 
 
-def launch(processes: int, shell: str) -> subprocess.CompletedProcess[str]:
-    """Each process runs a shell command, which knows its $RANK."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    call = [*start, "--no-python", "sh", "-c", shell]
-    return subprocess.run(call, capture_output=True, text=True, env=environment(), timeout=120)
+def refused(folder: Path, *overrides: str) -> list[str]:
+    """What each of two ranks says; {rank} in an override is its number."""
+
+    def start(rank: int, variables: dict[str, str]) -> Program:
+        own = [override.format(rank=rank) for override in overrides]
+        return Program(words(folder / "run", *own), folder / f"{rank}.txt", variables)
+
+    programs = as_ranks(2, start)
+    assert all(program.returncode in (1, 2) for program in programs), [p.returncode for p in programs]
+    return [program.printed()[1] for program in programs]
 
 
 def test_processes_with_different_configurations_refuse_to_start(tmp_path: Path) -> None:
-    one = shlex.join(command(tmp_path / "run", 1))
-    done = launch(2, f"exec {one} --set seed=$RANK 2>{tmp_path}/$RANK.txt")
-    assert done.returncode != 0
-    for rank in ("0", "1"):
-        said = (tmp_path / f"{rank}.txt").read_text()
+    for said in refused(tmp_path, "seed={rank}"):
         assert "nearfield: all processes of a run must have the same configuration and data" in said
         assert "\n  seed: 0 on rank 0, 1 on rank 1\n" in said
         assert "Traceback" not in said
@@ -87,15 +98,15 @@ def test_processes_with_different_configurations_refuse_to_start(tmp_path: Path)
 
 def test_what_the_first_process_refuses_all_refuse(tmp_path: Path) -> None:
     run(tmp_path / "run", 1)
-    one = shlex.join(command(tmp_path / "run", 1, "seed=1"))
-    launch(2, f"exec {one} 2>{tmp_path}/$RANK.txt")
-    for rank in ("0", "1"):
-        said = (tmp_path / f"{rank}.txt").read_text()
+    for said in refused(tmp_path, "seed=1"):
         assert "holds another run:\n  seed: 0 there, 1 here\n" in said
         assert "Traceback" not in said
 
 
 @pytest.mark.slow
 def test_fifty_launches_end_well(tmp_path: Path) -> None:
-    results = [run(tmp_path / f"{launch}", 2) for launch in range(50)]
+    for launch in range(50):
+        done = subprocess.run(torchrun(tmp_path / f"{launch}"), capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr
+    results = [json.loads((tmp_path / f"{launch}" / "result.json").read_text()) for launch in range(50)]
     assert all(result["test"] == results[0]["test"] for result in results)
