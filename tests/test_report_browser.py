@@ -132,6 +132,7 @@ def opened(browser: Any, path: Path, problems: list[str], **options: Any) -> Any
     page.add_init_script(KEEP_COPIES)
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")  # sizes are known
     return page
 
 
@@ -308,6 +309,7 @@ def test_search_shows_every_parameter(page: Any, data: Any) -> None:
     field = page.locator("#search-controls select")
     field.select_option(label="contrastive")
     charts = page.locator("#search-charts svg")
+    charts.nth(1).wait_for()
     assert charts.count() == 2
     assert charts.first.locator(".dot, .hollow").count() == 7
     charts.first.locator("path.dot, path.hollow").first.hover()
