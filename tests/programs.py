@@ -1,4 +1,4 @@
-"""Programs that cost no start: forks of a process that has imported torch, Dask and this library.
+"""Programs that cost no start: forks of a process that has imported torch and this library.
 
 A new interpreter imports for three seconds before it does anything, and tests start hundreds of them.
 """
@@ -13,21 +13,14 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from socket import socket
 
-PRELOADED = [
-    "nearfield.bench.run", "nearfield.bench.job", "nearfield.cli.main", "nearfield.training.loop",
-    "distributed", "sklearn.datasets", "torch._dynamo",
-]  # fmt: skip
-MAINS = {  # the word that a shell would know -> where its function is
-    "nearfield": ("nearfield.cli.main", "main"),
-    "dask-scheduler": ("distributed.cli.dask_scheduler", "main"),
-    "dask-worker": ("distributed.cli.dask_worker", "main"),
-}
+from nearfield.cli.main import main
+
+PRELOADED = ["nearfield.cli.main", "nearfield.training.loop", "sklearn.datasets", "torch._dynamo"]
 
 
 @cache
@@ -48,22 +41,15 @@ class Program:
     """A command that runs: like `subprocess.Popen`, with what it prints in a file.
 
     Args:
-        words: the command, its first word one of `MAINS`, or `python` and a script.
+        words: the command: `nearfield` and its words, or `python` and a script.
         prints: a file for what it prints; what it prints to stderr goes beside it, as `.err`.
         environment: variables beside those of this process.
-        folder: its current one.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        prints: Path,
-        environment: dict[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, words: Sequence[str], prints: Path, environment: dict[str, str] | None = None) -> None:
         self.prints, self.notes = prints, prints.with_suffix(".err")
         variables = {**os.environ, **(environment or {})}
-        arguments = (list(words), variables, str(folder or Path.cwd()), str(self.prints), str(self.notes))
+        arguments = (list(words), variables, str(Path.cwd()), str(self.prints), str(self.notes))
         self._process = forks().Process(target=_run, args=arguments)
         self._process.start()
         self.pid = self._process.pid or 0
@@ -72,9 +58,6 @@ class Program:
     @property
     def returncode(self) -> int | None:
         return self._process.exitcode
-
-    def poll(self) -> int | None:
-        return self.returncode
 
     def wait(self, timeout: float) -> int:
         """Its exit code, negative for the signal that ended it."""
@@ -87,19 +70,9 @@ class Program:
         out, notes = (file.read_text(encoding="utf-8") if file.exists() else "" for file in (self.prints, self.notes))
         return out, notes
 
-    def communicate(self, timeout: float = 600.0) -> tuple[str, str]:
-        self.wait(timeout)
-        return self.printed()
-
-    def send_signal(self, number: int) -> None:
-        if self.returncode is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
     def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def ran(words: Sequence[str], prints: Path, environment: dict[str, str] | None = None) -> Program:
@@ -133,9 +106,7 @@ def _run(words: list[str], variables: dict[str, str], folder: str, prints: str, 
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     sys.argv = list(words)
     warnings.resetwarnings()
-    if words[0] == "python":
-        sys.argv = words[1:]
-        runpy.run_path(words[1], run_name="__main__")
-        return
-    module, name = MAINS[words[0]]
-    sys.exit(getattr(import_module(module), name)(words[1:]))
+    if words[0] == "nearfield":
+        sys.exit(main(words[1:]))
+    sys.argv = words[1:]
+    runpy.run_path(words[1], run_name="__main__")

@@ -18,8 +18,6 @@ from typing import Any
 import psutil
 import pytest
 from engines import Inline
-from programs import Program
-from programs import ran as ran_program
 from test_driver import numbers, ran, small_bench
 
 from nearfield.bench.database import FILE, Store
@@ -29,6 +27,8 @@ from nearfield.bench.results import BenchResults
 from nearfield.bench.run import Watched, run_bench
 from nearfield.config import BenchConfig
 from nearfield.errors import InputError
+
+Process = subprocess.Popen[str]
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +72,12 @@ def until(happened: Callable[[], Any], seconds: float = 120.0) -> None:
 def bench_command(config: BenchConfig, out: Path, *options: str) -> list[str]:
     out.parent.mkdir(parents=True, exist_ok=True)
     (out.parent / "bench.toml").write_text(config.to_toml())
-    return ["nearfield", "bench", str(out.parent / "bench.toml"), "--out", str(out), *options]
+    return [sys.executable, "-m", "nearfield", "bench", str(out.parent / "bench.toml"), "--out", str(out), *options]
 
 
-def start(command: list[str]) -> Program:
-    return Program(command, prints_of(command))
-
-
-def prints_of(command: list[str]) -> Path:
-    """A new file for what it prints, beside its configuration."""
-    return Path(command[2]).with_name(f"driver-{time.monotonic_ns()}.txt")
+def start(command: list[str]) -> Process:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def checkpoints(out: Path) -> list[Path]:
@@ -92,8 +88,9 @@ def done(out: Path) -> int:
     return len(Store(out / FILE).finished()) if (out / FILE).is_file() else 0
 
 
-def end(process: Program) -> None:
-    process.kill()
+def end(process: subprocess.Popen[Any]) -> None:
+    if process.poll() is None:
+        process.kill()
     process.communicate()
 
 
@@ -104,22 +101,19 @@ def end(process: Program) -> None:
 def test_the_command_line_runs_a_bench_and_says_what_it_does(small: BenchConfig, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = bench_command(small, out)
-    dry = ran_program([*command, "--dry-run", "--json"], prints_of(command))
-    assert dry.returncode == 0, dry.printed()[1]
-    planned = json.loads(dry.printed()[0])
+    dry = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, timeout=120, check=True)
+    planned = json.loads(dry.stdout)
     assert (planned["trials"], planned["seeds"], planned["folds"], planned["networks"]) == (0, 2, 2, 4)
     assert not out.exists()
-    real = [sys.executable, "-m", *command, "--jobs", "1"]
-    run = subprocess.run(real, capture_output=True, text=True, timeout=240)
+    run = subprocess.run([*command, "--jobs", "1"], capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     lines = [line for line in run.stderr.splitlines() if "/2" not in line]  # without those that count, now and then
     assert lines == ["reading the data", "scoring the baselines", "starting the workers", "writing the report"]
     assert "multi_similarity" in run.stdout
     assert "untrained network" in run.stdout
     written = (out / "report.html").stat().st_mtime_ns
-    again = ran_program([*command, "--jobs", "1"], prints_of(command))
-    assert again.returncode == 0
-    assert again.printed()[1].splitlines() == ["reading the data"]  # no workers, no report: nothing has changed
+    again = subprocess.run([*command, "--jobs", "1"], capture_output=True, text=True, timeout=240, check=True)
+    assert again.stderr.splitlines() == ["reading the data"]  # no workers, no report: nothing has changed
     assert (out / "report.html").stat().st_mtime_ns == written
 
 
@@ -132,7 +126,8 @@ def test_workers_have_one_thread_and_die_with_a_killed_driver(longer: BenchConfi
     assert len(workers) == 2
     wanted = worker_environment()
     assert all({name: each.environ()[name] for name in wanted} == wanted for each in workers)
-    end(driver)
+    driver.kill()
+    driver.communicate()
     gone, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
     assert len(gone) == len(family)
@@ -215,17 +210,18 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.folder = folder / "scheduler.json", folder
-        self.processes: list[Program] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         until(self.file.is_file)
 
-    def worker(self, *options: str) -> Program:
+    def worker(self, *options: str) -> subprocess.Popen[bytes]:
         """A worker without a nanny: whoever kills it kills all of it."""
         return self._start("worker", "--no-nanny", "--no-dashboard", *(options or ("--nthreads", "1")))
 
-    def _start(self, kind: str, *options: str) -> Program:
-        command = [f"dask-{kind}", "--scheduler-file", str(self.file), *options]
-        process = Program(command, self.folder / f"{kind}-{len(self.processes)}.txt", folder=self.folder)
+    def _start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", "--scheduler-file", str(self.file), *options]
+        with (self.folder / f"{kind}.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env={**os.environ})
         self.processes.append(process)
         return process
 
@@ -286,8 +282,7 @@ def kill_and_resume(
         driver.send_signal(dice.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         assert driver.wait(120) in (-9, -2, -15, 130, 0)  # by the signal itself if nothing had begun
         end(driver)
-    last = start(command)
-    assert last.wait(3600) == 0, last.printed()[1]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3600, check=True)
     assert not list(out.rglob("*.part"))
     return open_results(out)
 
@@ -306,14 +301,17 @@ def test_workers_that_cannot_do_it_are_named_and_the_others_do_it(
 ) -> None:
     cluster.worker("--nthreads", "2")
     out = tmp_path / "out"
-    command = bench_command(small, out, "--cluster", str(cluster.file))
-    refused = ran_program(command, prints_of(command))
+    refused = subprocess.run(
+        bench_command(small, out, "--cluster", str(cluster.file)), capture_output=True, text=True, timeout=120
+    )
     assert refused.returncode == 1
-    assert "no worker of the cluster can run this bench" in refused.printed()[1]
-    assert "it has 2 threads; start it with --nthreads 1" in refused.printed()[1]
+    assert "no worker of the cluster can run this bench" in refused.stderr
+    assert "it has 2 threads; start it with --nthreads 1" in refused.stderr
     cluster.worker()
-    accepted = ran_program(command, prints_of(command))
-    assert accepted.returncode == 0, accepted.printed()[1]
+    accepted = subprocess.run(
+        bench_command(small, out, "--cluster", str(cluster.file)), capture_output=True, text=True, timeout=120
+    )
+    assert accepted.returncode == 0, accepted.stderr
 
 
 def test_a_cluster_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
