@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from nearfield.config import OptimizerConfig
 from nearfield.losses.parameters import Number, Weight
 from nearfield.losses.registry import Claim, Real, register
-from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, integers, log_sum_exp, pick
+from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, integers, log_sum_exp, pick_both
 
 Degrees = Annotated[float, Field(gt=0, lt=90, description="Angles are in degrees.")]
 
@@ -82,6 +82,9 @@ class NPairs(PairLoss):
         return pair_up(labels)
 
     def weigh(self, block: Block) -> Weighted:
+        if block.pos.shape[1] == 1:  # one pair of a class, as in the equation
+            value, share = log_sum_exp(block.neg - block.pos, one=True)
+            return Weighted(value, -share.sum(1, keepdim=True), share)
         real, each = block.pos_mask, 1 / block.num_pos.clamp(min=1)
         whole, up_share, down_share = log_sum_exp(block.pos.masked_fill(~real, -math.inf), block.neg)
         target = torch.where(real, block.pos, 0.0).sum(1) * each
@@ -136,7 +139,7 @@ class Angular(PairLoss):
         return pair_up(labels)
 
     def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
-        a, p = pick(x, pairing.rows), pick(x, pairing.columns)
+        a, p = pick_both(x, pairing.rows, pairing.columns)
         offset = -2 * (1 + self.tan2) * (a * p).sum(1, keepdim=True)
         return torch.cat([4 * self.tan2 * (a + p), offset], 1), torch.cat([p, torch.ones_like(offset)], 1)
 

@@ -36,7 +36,7 @@ from nearfield.pairs.contract import (
     log_sum_exp,
     rounding,
 )
-from nearfield.pairs.layout import integers, pick
+from nearfield.pairs.layout import integers, pick, pick_both
 from nearfield.pairs.measures import BLOCK_ENTRIES, finite, over_distance
 from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import pair_weights
@@ -66,5 +66,6 @@ __all__ = [
     "over_distance",
     "pair_weights",
     "pick",
+    "pick_both",
     "rounding",
 ]

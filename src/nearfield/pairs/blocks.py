@@ -225,8 +225,11 @@ def divisor_of(loss: PairLoss, value: Tensor, terms: Tensor | None, lacking: Ten
     """What the rows of a block (B,) add to the divisor of the sum of their values."""
     if loss.reduction in ("sum", "batch"):
         return len(value) if loss.reduction == "batch" else 0
-    counts = torch.ones_like(value) if terms is None or loss.reduction == "usable" else terms
-    return (counts if lacking is None else counts.masked_fill(lacking, 0.0)).sum()
+    if terms is None or loss.reduction == "usable":
+        if lacking is None:
+            return len(value)
+        terms = torch.ones_like(value)
+    return (terms if lacking is None else terms.masked_fill(lacking, 0.0)).sum()
 
 
 def show_and_weigh(

@@ -32,7 +32,7 @@ from typing_extensions import TypedDict
 
 from nearfield.errors import InputError
 from nearfield.pairs.checks import poison
-from nearfield.pairs.layout import Compared, arrange, pick
+from nearfield.pairs.layout import Compared, arrange, pick_both
 from nearfield.pairs.shards import WHOLE, Columns, Shard
 from nearfield.pairs.stream import stream
 
@@ -192,7 +192,7 @@ class PairLoss(nn.Module):
 
     def combine(self, x: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor | None]:
         """Query and reference vectors of a batch with a `pairing`; None if the queries are the references."""
-        return pick(x, pairing.rows), pick(x, pairing.columns)
+        return pick_both(x, pairing.rows, pairing.columns)
 
     def unfold(self, weights: Tensor, pairing: Pairing, full: Tensor) -> Tensor:
         """Put the `weights` between the combined vectors where they belong in the batch's `full` (N, N) zeros."""

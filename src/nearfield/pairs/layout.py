@@ -58,6 +58,7 @@ class Compared(NamedTuple):
     raw: Callable[[], tuple[Tensor, Tensor]]  # the vectors for the loss's `penalty`
     pairing: Pairing | None  # from the loss's `pairing`; if given, the vectors are prepared already
     as_rows: bool  # whether the queries are vectors of the loss and the references the batch
+    poison: Tensor | None  # () of a batch with a pairing: 0, or NaN if any row is not finite
 
 
 def arrange(
@@ -87,15 +88,15 @@ def arrange(
     with no_autocast(queries):
         queries, references = loss.lift(queries, references)
     given = queries, queries if references is None else references
-    pairing = loss.pairing(labels) if references is None else None
+    pairing, bad = loss.pairing(labels) if references is None else None, None
     if pairing is not None:
         pairing = pairing._replace(rows=pairing.columns, columns=pairing.rows) if swapped else pairing
         rows, columns, *_ = pairing
         wide = queries.to(compared_dtype(queries))
         combined, references = loss.combine(_normalized(loss, wide)[0], pairing)
-        queries = combined + poison(queries)  # NaN too where only a row that is in no pair is not finite
-        reference_labels = None if references is None else labels[columns]
-        labels = labels[rows]
+        bad, queries = poison(queries), combined  # of the batch: a row that is in no pair counts too
+        reference_labels = None if references is None else pick(labels, columns)
+        labels = pick(labels, rows)
     layout = layout or _layout(_sorted(labels), None if reference_labels is None else _sorted(reference_labels))
     usable = ~unusable(loss.needs, layout.num_pos, layout.num_neg)
     anchors, used = len(usable), int(np.count_nonzero(usable))
@@ -109,7 +110,7 @@ def arrange(
             queries, references = pick(queries, pairing.rows), pick(references, pairing.columns)
         return queries if used == anchors else pick(queries, torch.from_numpy(layout.rows[usable])), references
 
-    return Compared(layout, queries, references, raw, pairing, as_rows)
+    return Compared(layout, queries, references, raw, pairing, as_rows, bad)
 
 
 Sorted = tuple[Integers, Integers]  # labels in ascending order, and the index of each in the given order
@@ -209,6 +210,12 @@ def to_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
 def pick(x: Tensor, rows: Tensor) -> Tensor:
     """x[rows] for rows on the CPU, without waiting for the device of x."""
     return x.index_select(0, rows if x.device.type == "cpu" else rows.to(x.device, non_blocking=True))
+
+
+def pick_both(x: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """x[rows] and x[columns] in one operation, whose gradient is one too."""
+    first, second = pick(x, torch.cat([rows, columns])).split([len(rows), len(columns)])
+    return first, second
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[Any]:

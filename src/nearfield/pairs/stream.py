@@ -36,7 +36,7 @@ def stream(loss: PairLoss, compared: Compared) -> Tensor:
     parameters = [p for part in loss.parts() for p in part.pair_parameters()]
     inputs = (compared.queries, compared.references, *parameters)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    plan = Plan(loss, compared.layout, compared.pairing is not None, needs_grad)
+    plan = Plan(loss, compared.layout, compared.poison, needs_grad)
     return cast(Tensor, _Stream.apply(plan, *inputs)[0])  # type: ignore[no-untyped-call]
 
 
@@ -123,13 +123,13 @@ class Sides(NamedTuple):
     poison: Tensor  # () 0, or NaN if any vector is not finite
 
 
-def _sides(loss: PairLoss, layout: Layout, prepared: bool, queries: Tensor, references: Tensor | None) -> Sides:
+def _sides(loss: PairLoss, layout: Layout, bad: Tensor | None, queries: Tensor, references: Tensor | None) -> Sides:
     """NaN must reach the result though comparisons with NaN are False, so that miners and hinges drop it: the divisor
     brings it there, and what is compared is finite. The gradients are NaN too: a gradient scaler skips the step.
     """
-    by_row, by_column = prepare(loss, layout, prepared, queries, references)
-    bad = poison(queries)  # if they are prepared, of all rows of the batch
-    bad = bad if references is None or prepared else bad + poison(references)
+    by_row, by_column = prepare(loss, layout, bad is not None, queries, references)
+    if bad is None:
+        bad = poison(queries) if references is None else poison(queries) + poison(references)
     if layout.split:
         bad = SPLIT.total(bad)
     r = F.pad((by_column or by_row).x, (0, 0, 0, 1)).nan_to_num_(0.0, 0.0, 0.0)
@@ -142,7 +142,9 @@ class Plan(NamedTuple):
 
     loss: PairLoss
     layout: Layout
-    prepared: bool  # whether the vectors are normalised or centred already
+    poison: (
+        Tensor | None
+    )  # () of the batch, if the vectors are prepared: normalised already, and combined from its rows
     needs_grad: bool
 
 
@@ -151,13 +153,13 @@ class _Stream(torch.autograd.Function):
 
     @staticmethod
     def forward(plan: Plan, *inputs: Any) -> tuple[Tensor | None, ...]:
-        loss, layout, prepared, needs_grad = plan
+        loss, layout, bad, needs_grad = plan
         queries, references, *_ = inputs
         for part in loss.parts():
             if part.training:
                 part.turn.add_(1)  # here and not in the module: functional transforms allow it below their level
         with no_autocast(queries):
-            sides = _sides(loss, layout, prepared, queries, references)
+            sides = _sides(loss, layout, bad, queries, references)
             if loss.training and loss.row_norms:
                 loss.observe(sides.by_row.given)
             totals = _totals(loss, layout, sides, needs_grad)
@@ -336,10 +338,10 @@ def _weights(
 ) -> Tensor:
     """The pair weights of one pass over the batch."""
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        layout, queries, references, _, pairing, as_rows = arrange(
+        layout, queries, references, _, pairing, as_rows, bad = arrange(
             loss, embeddings, labels, references, reference_labels, swapped
         )
-        sides = _sides(loss, layout, pairing is not None, queries, references)
+        sides = _sides(loss, layout, bad, queries, references)
         q, r = sides.q, sides.r
         w, terms = q.new_zeros(len(q), len(r) - 1), q.new_zeros(())
         rows, columns = layout.rows, layout.columns[: w.shape[1]]
