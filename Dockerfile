@@ -10,7 +10,7 @@
 FROM python:3.11-slim AS build
 ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY src src
 RUN python -m venv /venv \
     && /venv/bin/pip install --no-cache-dir --constraint constraints.txt ".[serve,pretrained]"
