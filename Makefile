@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 1073741824
 export MALLOC_TRIM_THRESHOLD_ := 2147483648
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check format lint types slow fuzz speed docs tutorials site oldest wheel extras clean
+.PHONY: help bench test programs check format lint types slow fuzz speed docs tutorials site oldest wheel extras clean
 
 help:  ## say what each target does
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -31,11 +31,16 @@ $(VENV)/installed-dev: $(VENV)/installed
 bench: $(VENV)/installed  ## set up, compare methods fairly on the built-in data, write leaderboard and report
 	@$(BIN)/nearfield bench
 
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(COVERAGE),--cov=nearfield --cov-report=)
+
 test: $(VENV)/installed-dev  ## set up and run the tests, one process a core (COVERAGE=1: and measure their coverage)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(COVERAGE),--cov=nearfield --cov-report=)
+	@$(PYTEST)
 	@$(if $(COVERAGE),echo "coverage of the package: $$($(BIN)/coverage report --format=total) %")
 
-check: lint types test  ## formatting, lint, types and tests
+programs: $(VENV)/installed-dev  ## the tests that start programs: clusters, browsers, torchrun, tutorials
+	@$(PYTEST) -m "programs and not slow"
+
+check: lint types test programs  ## formatting, lint, types and all tests but the slow ones
 
 node_modules/installed: package.json package-lock.json
 	@npm ci --silent && touch $@

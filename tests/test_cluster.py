@@ -28,6 +28,8 @@ from nearfield.bench.run import Watched, run_bench
 from nearfield.config import BenchConfig
 from nearfield.errors import InputError
 
+pytestmark = pytest.mark.programs
+
 Process = subprocess.Popen[str]
 
 

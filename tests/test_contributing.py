@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[1]
 NAME = "soft_contrastive"
 LAWS = ("contract", "losses", "certify", "engine", "methods", "public")  # tests that know every loss

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.programs
+
 OWN = """
 from nearfield.losses.registry import register
 from nearfield.pairs import PairLoss, Weighted

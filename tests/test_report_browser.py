@@ -26,6 +26,8 @@ from nearfield.report import atlas, pair_weights, render
 from nearfield.report.cache import Cache
 from nearfield.report.items import Items, items_of
 
+pytestmark = pytest.mark.programs
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 if not CHROMIUM.exists():

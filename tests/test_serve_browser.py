@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from serve_index import EACH, EVIL, encoded, make_index, running
 
+pytestmark = pytest.mark.programs
+
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
@@ -182,6 +184,22 @@ def test_a_part_of_the_image_is_searched(page: Any) -> None:
     while ids(page) != before:  # answers about parts may come first
         assert time.monotonic() < end
         page.wait_for_timeout(30)
+
+
+def test_a_late_answer_about_a_part_is_not_that_of_the_whole_image(page: Any) -> None:
+    upload(page, encoded(8, 2))
+    before = ids(page)
+    held: list[Any] = []
+    page.route(re.compile("/search"), lambda route: route.continue_() if held else held.append(route))
+    page.focus("#frame .frame")
+    with page.expect_request(re.compile("/search")):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(30)  # until the request is held
+    with page.expect_request(re.compile("/search")) as asked:
+        page.keyboard.press("Escape")
+        held[0].continue_()  # its answer comes before the whole image is asked for
+    assert b'name="image"' in asked.value.post_data_buffer
+    assert ids(page) == before
 
 
 def test_results_of_one_class(page: Any) -> None:

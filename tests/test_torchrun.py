@@ -16,6 +16,8 @@ import torch
 from programs import Program, as_ranks, ran
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.programs
+
 COMMON = ["data.name=digits", "data.val_fraction=0.4", "sampler.batch_size=12", "model.width=4", "model.dim=8",
           "model.freeze_bn=true", "steps=6", "eval_every=3"]  # fmt: skip
 

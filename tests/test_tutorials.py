@@ -13,6 +13,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from run_tutorials import SLOW, blocks, differences, filled, run_page, words  # noqa: E402
 
+pytestmark = pytest.mark.programs
+
 PAGES = sorted(page for page in (ROOT / "docs" / "tutorials").glob("*.md") if page.name != "index.md")
 EXAMPLE = """# A page
 

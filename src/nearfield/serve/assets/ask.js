@@ -63,15 +63,25 @@ async function request() {
   const unknown = images.filter((each) => !each.vector);
   const plain = !state.right.size && !state.wrong.size;
   if (plain && unknown.length === state.examples.length) {
-    const answer = await talk(`/search?${query}`, { method: "POST", body: formOf(unknown) });
-    unknown.forEach((each, i) => (each.vector = answer.vectors[i]));
-    return answer;
+    return embedded(unknown, `/search?${query}`);
   }
-  if (unknown.length) {
-    const found = await talk("/search?k=1&vectors=true", { method: "POST", body: formOf(unknown) });
-    unknown.forEach((each, i) => (each.vector = found.vectors[i]));
-  }
+  if (unknown.length) await embedded(unknown, "/search?k=1&vectors=true");
   const chosen = state.examples.filter((each) => each.kind === "item").map((each) => each.id);
   const vectors = images.map((each) => each.vector);
   return talk(`/search?${query}`, asJson({ vectors, items: chosen, right: [...state.right], wrong: [...state.wrong] }));
+}
+
+/**
+ * The answer about images, which keep their vectors: unless another part was chosen while the server was asked.
+ * @param {ImageExample[]} images
+ * @param {string} path
+ * @returns {Promise<Answer>}
+ */
+async function embedded(images, path) {
+  const parts = images.map((each) => each.box);
+  const answer = await talk(path, { method: "POST", body: formOf(images) });
+  images.forEach((each, i) => {
+    if (each.box === parts[i]) each.vector = answer.vectors[i];
+  });
+  return answer;
 }
