@@ -29,6 +29,8 @@ from nearfield.training.distributed import (
     sum_gradients,
 )
 
+pytestmark = pytest.mark.programs
+
 WORKER = Path(__file__).with_name("distributed_worker.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 

@@ -338,6 +338,7 @@ def on_ranks(ranks: int, script: Path, *words: str) -> None:
     assert [program.returncode for program in programs] == [0] * ranks, [p.printed()[1] for p in programs]
 
 
+@pytest.mark.programs
 def test_several_processes_give_the_same_result(tmp_path: Path) -> None:
     points, labels = clustered(301, 40, 8, 1.5, seed=10)
     points[100:150] = points[:50]
@@ -381,6 +382,7 @@ dist.destroy_process_group()
     assert gallery == known
 
 
+@pytest.mark.programs
 def test_empty_shards_count_and_an_error_of_one_rank_reaches_all(tmp_path: Path) -> None:
     """Of three ranks the second has no rows at all; whatever it may call them, nobody waits for ever."""
     script = tmp_path / "job.py"

@@ -661,6 +661,7 @@ def test_only_the_content_that_was_indexed_is_sent(shop: Path, tmp_path: Path) -
             message(client.get(f"/items/{ids[name]}/file"), 404)
 
 
+@pytest.mark.programs
 def test_the_command_serves_until_it_is_stopped(shop: Path) -> None:
     command = [sys.executable, "-m", "nearfield", "serve", str(shop), "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

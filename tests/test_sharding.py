@@ -20,6 +20,8 @@ from nearfield.training.build import check_method
 from nearfield.training.distributed import Place
 from nearfield.training.run_folder import Saved
 
+pytestmark = pytest.mark.programs
+
 SPLIT = {"start": 0, "rows.proxies": 0, "weights": 1}  # axis along which the ranks' parts are joined
 
 
