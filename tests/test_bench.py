@@ -263,6 +263,14 @@ def test_whitened_features_have_equal_variances() -> None:
     assert bool(projections(0 * x, 0 * x, 3)["whitening"].isfinite().all())
 
 
+def test_baselines_of_features_most_of_which_are_dead() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.zeros(400, 300)  # as the features that a network of photographs has of drawings
+    x[:, torch.randperm(300, generator=rng)[:60]] = torch.randn(400, 60, generator=rng).clamp(min=0)
+    found = projections(x, x, 40)
+    torch.testing.assert_close(found["whitening"].T.cov(), torch.eye(40), rtol=0, atol=1e-3)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # A bench fits its data
 

@@ -124,6 +124,10 @@ def test_a_loss_waits_for_the_device_only_if_it_says_so(member: str) -> None:
         waits = watched(make(member)).waits
     except WAITS as error:
         waits = [repr(error)]
+    except RuntimeError as error:
+        if "numpy()" not in str(error):  # values that NumPy reads; a fake tensor has none
+            raise
+        waits = [repr(error)]
     assert bool(waits) == (says_so(MEMBERS[member][0]) and member not in ONLY_WITH_A_SETTING), waits
 
 

@@ -69,8 +69,9 @@ def projections(train: Tensor, test: Tensor, dim: int) -> dict[str, Tensor]:
     Axes with less than 1e-6 of the largest variance are scaled as if they had that.
     """
     mean = train.mean(0)
-    variances, axes = torch.linalg.eigh((train - mean).T @ (train - mean) / max(1, len(train) - 1))
-    variances, axes = variances[-dim:], axes[:, -dim:]  # (D,), (F, D)
+    covariance = (train - mean).T @ (train - mean) / max(1, len(train) - 1)
+    variances, axes = torch.linalg.eigh(covariance.double())  # in float32 it may not converge if many features are dead
+    variances, axes = variances[-dim:].to(mean), axes[:, -dim:].to(mean)  # (D,), (F, D)
     inside = (test - mean) @ axes
     found = {"PCA": inside} if dim < test.shape[1] else {}
     least = (1e-6 * variances.max()).clamp(min=torch.finfo(variances.dtype).tiny)

@@ -1,14 +1,14 @@
 """Losses on clusterings of a batch: medoids that compete with the true classes, and class prototypes.
 
-Axes: B queries of a block, P positives, N items of the batch (references), J candidates for a medoid, C classes,
-K medoids, D dims. See `nearfield.pairs` for what a block is.
+Axes: B queries of a block, P positives, N items of the batch (references), C classes, D dims. See `nearfield.pairs` for
+what a block is.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -16,126 +16,10 @@ from typing_extensions import Unpack
 
 from nearfield.config import OptimizerConfig
 from nearfield.errors import InputError
+from nearfield.losses.medoids import MedoidSearch
 from nearfield.losses.parameters import Count, Params, Weight
 from nearfield.losses.registry import Claim, Real, register
-from nearfield.pairs import BLOCK_ENTRIES, Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp, pick
-
-
-def entropy(groups: Tensor, number: int) -> Tensor:
-    """Entropy of J partitions of N items into `number` groups, (J, N) -> (J,); exactly 0 for a single group."""
-    sizes = []  # size of each item's group
-    for part in groups.split(max(1, BLOCK_ENTRIES // number)):
-        table = torch.zeros(len(part), number, dtype=torch.float32, device=part.device)
-        sizes.append(table.scatter_add_(1, part, table.new_ones(()).expand_as(part)).gather(1, part))
-    return (groups.shape[1] / torch.cat(sizes).double()).log().mean(1)
-
-
-def structured_margin(truth: Tensor, found: Tensor) -> Tensor:
-    """1 - NMI of the classes (N,) with each of J clusterings (J, N), (J,); between 0 and 1.
-
-    NMI = I / sqrt(H H'), I = H + H' - (joint entropy). One group against several has NMI = 0, one group against one
-    NMI = 1.
-    """
-    classes, clusters = int(truth.max()) + 1, int(found.max()) + 1
-    own, other = entropy(truth[None], classes), entropy(found, clusters)
-    shared = own + other - entropy(truth * clusters + found, classes * clusters)
-    both_one = (own + other == 0).to(shared.dtype)
-    either_one = own * other == 0
-    return 1 - torch.where(either_one, both_one, shared / (own * other).sqrt()).clamp(0, 1)
-
-
-class MedoidSearch:
-    """Loss-augmented inference: medoids S with a large F(S) + gamma (1 - NMI), all candidates of a step at once.
-
-    Scores and distances that differ by at most `tie`, a bound on rounding errors, are ties. Of tied candidates the one
-    with the smallest sum of distances to all items wins, then the first; an item with tied distances belongs to the
-    medoid that was chosen first.
-    """
-
-    def __init__(self, d: Tensor, truth: Tensor, gamma: float) -> None:
-        eps = torch.finfo(d.dtype).eps
-        self.d = d.double()  # (N, N)
-        self.truth, self.gamma = truth, gamma  # (N,) class of each item, 0 ... C - 1
-        self.central = -self.d.sum(1)  # (N,)
-        self.tie = 16 * eps * (math.sqrt(len(d)) * float(self.d.max()) + gamma)
-        self.everyone = torch.arange(len(d), device=d.device)
-        self.candidates, self.evaluated = 0, 0
-
-    def medoids(self, sweeps: int) -> Tensor:
-        """Greedy choice (Algorithm 1 of Song et al.), then at most `sweeps` of refinement (Algorithm 2), (C,)."""
-        number = int(self.truth.max()) + 1
-        medoids = self._best(self.everyone, self.central)[None]  # with one cluster NMI does not depend on the medoid
-        for place in range(1, number):
-            free = torch.ones_like(self.everyone, dtype=torch.bool)
-            free[medoids] = False
-            score = -torch.minimum(self.d[free], self.d[medoids].amin(0)).sum(1)
-            medoids = torch.cat([medoids, self._choose(self.everyone[free], score, medoids, place)[None]])
-        for _ in range(sweeps if number > 1 else 0):
-            before = medoids
-            medoids = self._refine(medoids)
-            if torch.equal(before, medoids):
-                break
-        return medoids
-
-    def _refine(self, medoids: Tensor) -> Tensor:
-        """One sweep of PAM: the best medoid of each cluster in turn, with the clusters fixed."""
-        medoids, places = medoids.clone(), self.everyone[: len(medoids)]
-        _, assigned = self.assign(medoids, places)
-        for place in range(len(medoids)):
-            (members,) = (assigned == place).nonzero(as_tuple=True)
-            if len(members) > 1:
-                others = medoids[places != place]
-                medoids[place] = self._choose(members, self.within(members), others, place)
-        return medoids
-
-    def within(self, members: Tensor) -> Tensor:
-        """-sum of the distances of a cluster's members to each of them, (J,)."""
-        return -self.d[members[:, None], members].sum(1)
-
-    def assign(self, medoids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance of each item to its nearest medoid, and that medoid's index, (N,) each; a medoid has its own."""
-        d = self.d[medoids]  # (K, N)
-        near = d.amin(0)
-        assigned = places[(d <= near + self.tie).int().argmax(0)]
-        assigned[medoids] = places
-        return near, assigned
-
-    def _choose(self, candidates: Tensor, score: Tensor, medoids: Tensor, place: int) -> Tensor:
-        """The candidate with the largest score + gamma (1 - NMI) as medoid number `place` in addition to `medoids`.
-
-        1 - NMI is at most 1, so a candidate with score + gamma below the objective of the best score is not evaluated.
-        """
-        places = self.everyone[: len(medoids) + 1]
-        near, assigned = self.assign(medoids, places[places != place])
-        reach = near + torch.where(assigned > place, self.tie, -self.tie)  # a tie goes to the lower place
-        reach[medoids] = -math.inf
-        first = score.argmax()[None]
-        goal = score[first] + self.gamma * self._margin(candidates[first], reach, assigned, place)
-        (hopeful,) = (score + self.gamma >= goal - self.tie).nonzero(as_tuple=True)
-        hopeful = hopeful if len(hopeful) else first  # none if the scores are NaN
-        self.candidates += len(candidates)
-        self.evaluated += len(hopeful)
-        candidates = candidates[hopeful]
-        return self._best(candidates, score[hopeful] + self.gamma * self._margin(candidates, reach, assigned, place))
-
-    def _margin(self, candidates: Tensor, reach: Tensor, assigned: Tensor, place: int) -> Tensor:
-        """1 - NMI with each candidate as medoid number `place`: items nearer than their `reach` join it, (J,)."""
-        found = torch.where(self.d[candidates] < reach, place, assigned)  # (J, N)
-        found[self.everyone[: len(candidates)], candidates] = place
-        return structured_margin(self.truth, found)
-
-    def _best(self, candidates: Tensor, score: Tensor) -> Tensor:
-        tied = score >= score.amax() - self.tie
-        central = self.central[candidates].masked_fill(~tied, -math.inf)
-        return candidates[(central >= central.amax() - self.tie).int().argmax()]
-
-    def true_medoids(self) -> Tensor:
-        """The medoid of every item's class, (N,)."""
-        medoid = torch.empty_like(self.truth)
-        for label in range(int(self.truth.max()) + 1):
-            (members,) = (self.truth == label).nonzero(as_tuple=True)
-            medoid[members] = self._best(members, self.within(members))
-        return medoid
+from nearfield.pairs import Block, EngineOptions, Pairing, PairLoss, Weighted, is_real, log_sum_exp, pick
 
 
 @register(
@@ -206,19 +90,19 @@ class StructuredClustering(PairLoss):
 
     def gather_survey(self, parts: list[Tensor]) -> Tensor:
         """Of each row: its medoid in S, the medoid of its class, and its share of the value, (N, 3)."""
-        rows = torch.cat(parts).cpu()  # hundreds of small steps follow
-        truth = rows[:, -1].unique(return_inverse=True)[1]
-        search = MedoidSearch(rows[:, :-1], truth, self.gamma)
+        rows = torch.cat(parts).cpu().double().numpy()  # hundreds of small steps follow
+        truth = np.unique(rows[:, -1], return_inverse=True)[1].ravel()
+        search = MedoidSearch(rows[:, :-1], truth, self.gamma, float(torch.finfo(parts[0].dtype).eps))
         medoids, everyone = search.medoids(self.sweeps), search.everyone
         _, assigned = search.assign(medoids, everyone[: len(medoids)])
         found, true = medoids[assigned], search.true_medoids()
-        margin = self.gamma * structured_margin(truth, assigned[None])[0]
+        margin = self.gamma * search.margin(assigned[None])[0]
         value = (search.d[everyone, true] - search.d[everyone, found]).sum() + margin
         if value <= 0:
             found, true = everyone, everyone  # a row with itself is not a pair: no gradient
         self.last |= {"candidates": search.candidates, "evaluated": search.evaluated}
-        share = (value.clamp(min=0) / len(rows)).expand(len(rows))
-        return torch.stack([found, true, share], 1).to(parts[0])
+        share = np.full(len(rows), np.maximum(value, 0) / len(rows))
+        return torch.from_numpy(np.stack([found, true, share], 1)).to(parts[0])
 
     def weigh(self, block: Block) -> Weighted:
         found, true, share = block.survey[block.order].unbind(1)
