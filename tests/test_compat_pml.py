@@ -245,6 +245,14 @@ def test_any_tuple_without_labels(name: str, data: st.DataObject) -> None:
     same(outcome(ours, x, None, tuples), outcome(theirs, x, None, tuples))
 
 
+@pytest.mark.parametrize("name", [n for n in LOSSES if n.startswith("lifted")])
+def test_a_listed_pair_whose_ends_have_no_listed_negative(name: str) -> None:
+    ours, theirs = pair(LOSSES[name])
+    x = batches(0)["random"][0][:7]
+    tuples = tuple(torch.tensor(part) for part in ([0, 2, 4], [1, 0, 5], [1, 1], [2, 0]))
+    same(outcome(ours, x, None, tuples), outcome(theirs, x, None, tuples))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", ["one_class", "all_distinct", "one"])
 def test_batches_without_pairs_have_no_loss(name: str, kind: str) -> None:

@@ -50,20 +50,20 @@ class GeneralizedLiftedStructureLoss(PairBridge):
 
 
 class _LiftedPair(PairLoss):
-    """1/2 [log sum exp(margin - d_an) + d_ap]_+^2, each query being one positive pair and the negatives of its ends; an
-    empty sum counts as 0.
+    """1/2 [log sum exp(neg_margin - d_an) + d_ap - pos_margin]_+^2, each query being one positive pair and the
+    negatives of its ends; the logarithm of an empty sum counts as 0.
     """
 
     measure = "euclidean"
     needs = "positive"
 
-    def __init__(self, margin: float) -> None:
+    def __init__(self, neg_margin: float, pos_margin: float) -> None:
         super().__init__()
-        self.margin = margin
+        self.neg_margin, self.pos_margin = neg_margin, pos_margin
 
     def weigh(self, block: Block) -> Weighted:
-        push, share = log_sum_exp(self.margin - block.neg)
-        j = (push[:, None] + block.pos).clamp(min=0)
+        push, share = log_sum_exp(self.neg_margin - block.neg)
+        j = (push[:, None] + block.pos - self.pos_margin).clamp(min=0)
         return Weighted(j[:, 0].square() / 2, j, -j * share)
 
 
@@ -78,7 +78,7 @@ class LiftedStructureLoss(PairBridge):
         super().__init__(**kwargs)
         self.neg_margin, self.pos_margin = neg_margin, pos_margin
         self.whole = Lifted(margin=neg_margin - pos_margin, normalize=self.distance.normalize_embeddings)
-        self.loss = _LiftedPair(self.sign * (neg_margin - pos_margin))
+        self.loss = _LiftedPair(self.sign * neg_margin, self.sign * pos_margin)
 
     def stream(self, batch: Batch) -> Tensor:
         if not batch.own:
