@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import logging
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import TestCase
 
 import numpy as np
 import pytest
@@ -554,16 +554,16 @@ def test_queries_that_wait_go_through_the_network_together(shop: Path) -> None:
 
 
 def test_a_failure_is_a_500_with_an_id_and_the_server_goes_on(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*given: Any) -> None:
         raise ZeroDivisionError("secret detail")
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, TestCase().assertLogs("nearfield.serve") as log:
         patch.setattr("nearfield.serve.api.answer", fail)
         text = message(ask(client, encoded(1, 1)), 500)
     assert "secret" not in text
-    assert "secret detail" in caplog.text
+    assert "secret detail" in "\n".join(log.output)
     assert ask(client, encoded(1, 1)).status_code == 200
 
 
@@ -621,8 +621,7 @@ def test_pages_of_other_sites_are_refused(client: TestClient, shop: Path) -> Non
         assert "access-control-allow-origin" not in asked.get("/index", headers=other).headers
 
 
-def test_every_answer_has_safe_headers_and_an_id(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "nearfield.serve")
+def test_every_answer_has_safe_headers_and_an_id(client: TestClient) -> None:
     for path in ("/", "/index", "/nothing", "/items/x", "/style.css"):
         headers = client.get(path).headers
         assert "default-src 'none'" in headers["content-security-policy"]
@@ -631,9 +630,9 @@ def test_every_answer_has_safe_headers_and_an_id(client: TestClient, caplog: pyt
         assert re.fullmatch("[0-9a-f]{16}", headers["x-request-id"])
     assert client.get("/healthz", headers={"X-Request-Id": "my.id-1"}).headers["x-request-id"] == "my.id-1"
     assert client.get("/healthz", headers={"X-Request-Id": "x" * 100}).headers["x-request-id"] != "x" * 100
-    caplog.clear()
-    client.get("/items/%0a%1b[31mforged", headers={"X-Request-Id": "log"})
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "nearfield.serve"]
+    with TestCase().assertLogs("nearfield.serve") as log:
+        client.get("/items/%0a%1b[31mforged", headers={"X-Request-Id": "log"})
+    (line,) = [record.getMessage() for record in log.records]
     assert line.startswith("log testclient GET ")
     assert "\n" not in line
     assert "\x1b" not in line

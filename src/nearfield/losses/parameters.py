@@ -88,7 +88,8 @@ def check_values(owner: str, build: type[object], given: Params) -> dict[str, An
     for name in given:
         if name not in rules:
             raise InputError(f"{owner} has no parameter {shown(name)}; {nearest(str(name), rules)}")
-    values = {**{name: parameter.default for name, parameter in own_parameters(build).items()}, **given}
+    own = own_parameters(build)  # type: ignore[arg-type]
+    values = {**{name: parameter.default for name, parameter in own.items()}, **given}
     missing = [name for name, value in values.items() if value is inspect.Parameter.empty]
     if missing:
         raise InputError(f"{owner} needs {' and '.join(missing)}; give {missing[0]}=....")
@@ -100,7 +101,8 @@ def check_values(owner: str, build: type[object], given: Params) -> dict[str, An
     return checked
 
 
-def own_parameters(build: type[object]) -> dict[str, inspect.Parameter]:
+@functools.cache
+def own_parameters(build: type[object]) -> Mapping[str, inspect.Parameter]:
     """The constructor's named parameters, without options that it passes on."""
     parameters = inspect.signature(build).parameters
     return {n: p for n, p in parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD}
@@ -110,7 +112,7 @@ def own_parameters(build: type[object]) -> dict[str, inspect.Parameter]:
 def rules_of(build: type[object]) -> dict[str, Rule]:
     """The rule of each argument of the constructor, those of its `**options: Unpack[...]` included."""
     hints = get_type_hints(build.__init__, include_extras=True)
-    own, found = own_parameters(build), {}
+    own, found = own_parameters(build), {}  # type: ignore[arg-type]
     for name, parameter in own.items():
         remedy = "" if parameter.default is parameter.empty else f"The default is {parameter.default!r}."
         found[name] = Rule.of(hints.get(name, Any), remedy)

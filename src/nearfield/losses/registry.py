@@ -103,9 +103,9 @@ class Method:
     by_cluster: bool = False  # whether its weights follow from a clustering, not from the similarities of a query
 
     @property
-    def parameters(self) -> dict[str, inspect.Parameter]:
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The method's own parameters, without the options that all of its family share."""
-        return own_parameters(self.build)
+        return own_parameters(self.build)  # type: ignore[arg-type]
 
     @property
     def needs(self) -> list[str]:
