@@ -37,7 +37,7 @@ test: $(VENV)/installed-dev  ## set up and run the tests, one process a core (CO
 	@$(PYTEST)
 	@$(if $(COVERAGE),echo "coverage of the package: $$($(BIN)/coverage report --format=total) %")
 
-programs: $(VENV)/installed-dev  ## the tests that start programs: clusters, browsers, torchrun, tutorials
+programs: $(VENV)/installed-dev  ## the tests that start programs: clusters, servers, browsers, torchrun, tutorials
 	@$(PYTEST) -m "programs and not slow"
 
 check: lint types test programs  ## formatting, lint, types and all tests but the slow ones

@@ -310,6 +310,7 @@ def test_the_legend_is_in_the_order_of_the_last_points() -> None:
 SMALL = ["run.model.width=2", "run.model.dim=4", "run.steps=3", "run.eval_every=3", "run.sampler.batch_size=8"]
 
 
+@pytest.mark.programs
 def test_an_ablation_is_run_written_and_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = [part for key in [*SMALL, "run.sampler.per_class=4"] for part in ("--set", key)]
     command = ["ablate", "bins", "--values", "2", "10", "--data", "digits", "--seeds", "1", "--jobs", "1", *sets]

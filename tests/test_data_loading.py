@@ -43,6 +43,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
 # torchvision
 
 
+@pytest.mark.programs
 def test_torchvision_and_timm_can_be_imported_after_the_guard() -> None:
     guard = "from nearfield.models.torchvision_shim import torchvision"
     code = f"{guard}; t = torchvision(); import timm; assert torchvision() is t"
@@ -50,6 +51,7 @@ def test_torchvision_and_timm_can_be_imported_after_the_guard() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.programs
 def test_importing_the_guard_imports_nothing() -> None:
     code = "import sys, nearfield.models.torchvision_shim; sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

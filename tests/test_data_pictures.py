@@ -265,6 +265,7 @@ print(hashlib.sha256(data.pixels(data.load(sys.argv[1], size=24)).tobytes()).hex
 """
 
 
+@pytest.mark.programs
 def test_two_processes_may_build_it_at_once(photos: Dataset, tmp_path: Path, cache: Path) -> None:
     command = [sys.executable, "-c", BUILD, str(tmp_path / "photos")]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) for _ in range(3)]

@@ -383,6 +383,7 @@ def of_fit(file: str) -> bool:
     return "/nearfield/fit/" in file or file.endswith(("nearfield/files.py", "run_folder.py"))
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_any_point_it_resumes(photos: Path, tmp_path: Path, quick: None) -> None:
     """The same command again ends with the same model, and nothing is ever half there."""

@@ -322,6 +322,7 @@ def spread(work: Callable[[Path], object], home: Path, points: int) -> list[int]
     return sorted({*np.geomspace(1, low, points // 2).astype(int), *np.linspace(1, high, points // 2).astype(int)})
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_while_it_is_made(
     photos: Path, model: IndexModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -365,6 +366,7 @@ def test_a_second_attempt_embeds_the_rest(
     assert told == [(16, 32), (32, 32)]
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_while_it_is_changed(shop: Path, photos: Path, model: IndexModel, tmp_path: Path) -> None:
     """Before the change takes effect the old index is served, afterwards the new one; never anything between."""
@@ -400,6 +402,7 @@ def test_killed_while_it_is_changed(shop: Path, photos: Path, model: IndexModel,
     assert seen == {False, True}
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_while_photographs_are_added(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`index --add`: the old index answers until all new images are there, and the same command completes it."""
@@ -432,6 +435,7 @@ def test_killed_while_photographs_are_added(shop: Path, tmp_path: Path, monkeypa
     assert False in seen
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("kind", ["postgres", "milvus"])
 def test_an_index_on_a_server(
     kind: str, shop: Path, photos: Path, model: IndexModel, tmp_path: Path, request: pytest.FixtureRequest

@@ -232,6 +232,7 @@ def test_an_unknown_timm_model_is_refused_with_the_nearest() -> None:
         model_of("timm:resnet5o")
 
 
+@pytest.mark.programs
 def test_importing_models_waits_with_timm() -> None:
     code = "import sys, nearfield.models; sys.exit('timm' in sys.modules or 'torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0

@@ -41,6 +41,7 @@ def test_of_many_items_and_clusters() -> None:
     assert normalized_mutual_information(truth, found) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.programs
 def test_nmi_imports_no_scikit_learn() -> None:
     code = (
         "import sys, torch; from nearfield import retrieval_metrics as m;"

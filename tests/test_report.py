@@ -277,6 +277,7 @@ def test_names_are_shown_as_text(evil: str, results: BenchResults, dataset: Data
 # Benches that are not as they should be
 
 
+@pytest.mark.programs
 def test_a_real_bench_from_beginning_to_end(tmp_path: Path) -> None:
     config = build_config(BenchConfig, {
         "methods": [{"name": "multi_similarity"}, {"name": "proxy_softmax", "params": {"temperature": 0.1}}],

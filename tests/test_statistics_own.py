@@ -33,6 +33,7 @@ def test_ranks_and_tau(seed: int, n: int, k: int, values: int) -> None:
         assert tau is None
 
 
+@pytest.mark.programs
 def test_leaderboards_and_reports_import_no_heavy_part_of_scipy() -> None:
     code = "import sys, nearfield.cli.leaderboard, nearfield.report as r; heavy = {'scipy.stats', 'scipy.optimize'}"
     code += "; sys.exit(bool(heavy & set(sys.modules)))"

@@ -189,6 +189,7 @@ def test_only_proxies_can_start_anywhere() -> None:
 # The command and the report
 
 
+@pytest.mark.programs
 def test_a_suite_is_planned_run_resumed_and_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -399,12 +399,12 @@ def test_unknown_names_fail_before_training(tmp_path: Path) -> None:
         train(config_of("data.name=digit"), tmp_path / "b")
 
 
-@pytest.mark.filterwarnings("ignore:step 6. validation is flat")  # six steps are no time
+@pytest.mark.filterwarnings("ignore:step 25. validation is flat")  # so few steps are no time
 def test_it_learns(tmp_path: Path) -> None:
-    config = config_of("steps=60", "eval_every=1", "model.width=8", "optimizer.warmup_steps=5", "method.name=supcon")
+    config = config_of("steps=60", "eval_every=5", "model.width=8", "optimizer.warmup_steps=5", "method.name=supcon")
     train(config, tmp_path)
     losses = [record["loss"] for record in RunFolder(tmp_path).records() if "loss" in record]
-    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_every_method_and_seed_sees_the_same_split() -> None:
