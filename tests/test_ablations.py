@@ -46,7 +46,7 @@ VARIED = {  # the only keys of a run, or of its method, that may differ between 
     "similarity-types": {"method.name", "method.params.mine", "method.params.weight", "method.params.miner"},
     "sampling": {"sampler.name", "sampler.repeats", "sampler.unlabelled"},
     "backbone": {"model.backbone", "model.weights"},
-    "budget": {"steps", "eval_every", "optimizer.warmup_steps"},
+    "budget": {"steps", "eval_every", "optimizer.warmup_steps", "optimizer.frozen_steps", "optimizer.decay_every"},
 }
 
 

@@ -111,6 +111,22 @@ def test_seeds_take_the_best_setting_and_wait_for_all_trials() -> None:
     assert [task.run for task in seeds] == [second.run.model_copy(update={"seed": seed}) for seed in (0, 1)]
 
 
+def test_a_search_may_have_fewer_steps_than_the_runs() -> None:
+    rates = {"warmup_steps": 20, "schedule": "step", "decay_every": 40}
+    given_values = {"methods": METHODS[:1], "trials": 3, "run": {"steps": 400, "eval_every": 100, "optimizer": rates}}
+    bench = bench_of(trial_steps=100, **given_values)
+    trials = plan(bench, {})
+    for trial in trials:
+        assert (trial.run.steps, trial.run.eval_every) == (100, 25)
+        assert (trial.run.optimizer.warmup_steps, trial.run.optimizer.decay_every) == (5, 10)
+    finished = {task.key: {"state": "complete", "folds": [{"best_val": {"map@r": 0.2}}] * 4} for task in trials}
+    assert [task.run.model_copy(update={"seed": 0}) for task in plan(bench, finished)] == 2 * [bench.starts[0][1]]
+    usual, as_many = bench_of(**given_values), bench_of(trial_steps=400, **given_values)
+    assert [task.key for task in plan(as_many, {})] == [task.key for task in plan(usual, {})]
+    with pytest.raises(InputError, match=r"trial_steps must be at most run\.steps, 400; got 401"):
+        prepare(bench_of(trial_steps=401, **given_values).config)
+
+
 @pytest.mark.parametrize("schedule", [{}, {"schedule": "step", "decay_every": 40, "frozen_steps": 3}])
 def test_longer_is_the_chosen_run_with_twice_the_steps_and_the_same_share_of_everything(
     schedule: dict[str, Any],

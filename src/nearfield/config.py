@@ -272,15 +272,17 @@ class BenchConfig(Config):
     """A comparison of methods: each with every seed, under one protocol, everything else equal.
 
     Every method is tuned with the same number of `trials`, or with `many_trials` if it has three or more parameters to
-    search, where that is given; the first is its published setting. `variants` are extra runs with the first
-    `variant_seeds` seeds: for the bias ledger the published setting, other embedding sizes, the method without its own
-    tricks; "longer" makes twice the steps, to see whether the budget was enough. With `published` every method has its
-    own published optimiser and sampler: then conditions are not equal.
+    search, where that is given; the first is its published setting. A trial makes `trial_steps`, the schedule of its
+    rates scaled, if the search is to cost less than the runs; by default as many steps as they. `variants` are extra
+    runs with the first `variant_seeds` seeds: for the bias ledger the published setting, other embedding sizes, the
+    method without its own tricks; "longer" makes twice the steps, to see whether the budget was enough. With
+    `published` every method has its own published optimiser and sampler: then conditions are not equal.
     """
 
     protocol: str = "classic"
     trials: Count = 1
     many_trials: Annotated[Count | None, LATER] = None
+    trial_steps: Annotated[Count | None, LATER] = None
     prune: bool = True  # stop a trial that is far behind after its first folds; the same rule for every method
     variants: tuple[Literal["untuned", "dim64", "dim512", "plain", "longer"], ...] = ()
     variant_seeds: Count = 1

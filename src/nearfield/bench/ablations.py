@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearfield import recipes
-from nearfield.bench.search import apply
+from nearfield.bench.search import apply, scaled
 from nearfield.config import BenchConfig, MethodConfig, RunConfig, build_config, merge
 from nearfield.data.builtin.features import FEATURES
 from nearfield.errors import InputError, nearest
@@ -159,35 +159,22 @@ def _one_of(value: str, axis: str, known: Mapping[str, Any]) -> Any:
 
 
 def _budget(value: str, run: RunConfig) -> Settings:
-    """So many steps, looked at as often as `run` is, with the same share of warm-up."""
-    steps = number(value, "budget")
-    share = steps / run.steps
-    return {
-        "steps": steps,
-        "eval_every": max(1, round(run.eval_every * share)),
-        "optimizer.warmup_steps": round(run.optimizer.warmup_steps * share),
-    }
+    """So many steps, looked at as often as `run` is, with its schedule."""
+    return scaled(run, number(value, "budget") / run.steps)
 
 
 def _batch_size(value: str, run: RunConfig) -> Settings:
     """As many images as `run` sees, in other batches; between two evaluations and in the schedule of the rates too."""
     size = number(value, "batch-size")
-    share = run.sampler.batch_size / size
-    every = run.optimizer.decay_every
-    return {
-        "sampler.batch_size": size,
-        "chunk": min(size, run.chunk or size),
-        "steps": max(1, round(run.steps * share)),
-        "eval_every": max(1, round(run.eval_every * share)),
-        "optimizer.warmup_steps": round(run.optimizer.warmup_steps * share),
-        "optimizer.frozen_steps": round(run.optimizer.frozen_steps * share),
-        "optimizer.decay_every": every and max(1, round(every * share)),
-    }
+    return _batches(size, run) | scaled(run, run.sampler.batch_size / size)
 
 
 def _batch_size_alone(value: str, run: RunConfig) -> Settings:
     """As many steps as `run` makes, with other batches."""
-    size = number(value, "batch-size-equal-steps")
+    return _batches(number(value, "batch-size-equal-steps"), run)
+
+
+def _batches(size: int, run: RunConfig) -> Settings:
     return {"sampler.batch_size": size, "chunk": min(size, run.chunk or size)}
 
 

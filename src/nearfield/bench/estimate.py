@@ -66,7 +66,8 @@ def estimate_seconds(bench: Bench, dataset: Dataset, jobs: int) -> float:
     looks = -(-run.steps // run.eval_every)
     val, test = time_scoring(run, dataset)
     trained = [run.steps * time_steps(start, dataset) + looks * val for _, start, _ in bench.starts]
-    tried = sum(trials * seconds for trials, seconds in zip(bench.trials, trained, strict=True))
+    share = (config.trial_steps or run.steps) / run.steps
+    tried = share * sum(trials * seconds for trials, seconds in zip(bench.trials, trained, strict=True))
     longer = (LONGER - 1) * len(bench.labels) * config.variant_seeds * ("longer" in config.variants)  # in usual runs
     tested = (bench.total - sum(bench.trials) + longer) * (fmean(trained) + test * (1 + looks * rules.oracle))
     return (rules.trial_folds * tried + rules.folds * tested) / max(1, jobs)

@@ -31,6 +31,7 @@ from nearfield.bench.search import (
     best_of,
     draw,
     published,
+    scaled,
     space_of,
     suggest,
 )
@@ -171,6 +172,8 @@ class Bench:
         """Name the trials that can be named; the best setting once all of them are finished."""
         tried: dict[int, Tried] = {}
         start = start.model_copy(update={"seed": start.seed + TRIAL_SEED})
+        if self.config.trial_steps:
+            start = apply(start, scaled(start, self.config.trial_steps / start.steps))
         identity = digest(_brief(start), *self._conditions)
         for number in range(trials):
             if number >= STARTUP and len(tried) < number:
@@ -254,21 +257,12 @@ def vary(variant: str, start: RunConfig, chosen: Setting) -> RunConfig | None:
     if variant == "untuned":
         return start
     if variant == "longer":
-        return stretched(apply(start, chosen), LONGER)
+        run = apply(start, chosen)
+        return apply(run, scaled(run, LONGER))
     if variant == "plain":
         plain = plain_of(start.method.name)
         return apply(start, {**chosen, **plain}) if plain else None
     return apply(start, {**chosen, "model.dim": int(variant.removeprefix("dim"))})
-
-
-def stretched(run: RunConfig, times: int) -> RunConfig:
-    """`run` with so many times the steps, the schedule of its rates stretched, and looked at as often."""
-    rates = run.optimizer
-    stretch = {key: times * getattr(rates, key) for key in ("warmup_steps", "frozen_steps")}
-    every = rates.decay_every and times * rates.decay_every
-    optimizer = rates.model_copy(update={**stretch, "decay_every": every})
-    changes = {"steps": times * run.steps, "eval_every": times * run.eval_every, "optimizer": optimizer}
-    return run.model_copy(update=changes)
 
 
 def plain_of(name: str) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from nearfield.bench.read_results import read_results
 from nearfield.bench.results import BenchResults
 from nearfield.config import BenchConfig
 from nearfield.data import Dataset
-from nearfield.errors import RunError
+from nearfield.errors import InputError, RunError
 from nearfield.files import write_text
 from nearfield.training.run_folder import RunFolder
 
@@ -69,6 +69,9 @@ def _check_config(config: BenchConfig) -> Protocol:
     from nearfield.training.build import check_method
 
     check_labels(config)
+    if config.trial_steps and config.trial_steps > config.run.steps:
+        most = f"at most run.steps, {config.run.steps}"
+        raise InputError(f"trial_steps must be {most}; got {config.trial_steps}. Leave it out for as many steps.")
     rules = protocol(config.protocol)
     for method in config.methods:
         check_method(start_of(config, method))

@@ -85,6 +85,18 @@ def apply(run: RunConfig, setting: Setting) -> RunConfig:
     return build_config(RunConfig, values)
 
 
+def scaled(run: RunConfig, share: float) -> Setting:
+    """`share` of the steps of `run`, with the schedule of its rates scaled alike, and looked at as often."""
+    rates = run.optimizer
+    return {
+        "steps": max(1, round(run.steps * share)),
+        "eval_every": max(1, round(run.eval_every * share)),
+        "optimizer.warmup_steps": round(rates.warmup_steps * share),
+        "optimizer.frozen_steps": round(rates.frozen_steps * share),
+        "optimizer.decay_every": rates.decay_every and max(1, round(rates.decay_every * share)),
+    }
+
+
 def draw(space: Space, seed: str) -> Setting:
     """A random setting."""
     dice = random.Random(seed)

@@ -32,7 +32,9 @@ def facts(results: BenchResults) -> list[tuple[str, str]]:
         ("Seeds", " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))),
     ]
     if trials[-1]:
-        found.append(("Search", f"{' to '.join(map(str, dict.fromkeys([trials[0], trials[-1]])))} trials per method"))
+        counts = " to ".join(map(str, dict.fromkeys([trials[0], trials[-1]])))
+        steps = results.config.get("trial_steps")
+        found.append(("Search", f"{counts} trials per method" + (f", of {steps:,} steps each" if steps else "")))
     return found
 
 
