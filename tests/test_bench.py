@@ -20,7 +20,8 @@ from nearfield.bench.fit import for_photographs
 from nearfield.bench.plan import SLACK, TRIAL_SEED, Bench, Outcome, Task, plan, vary
 from nearfield.bench.protocols import PROTOCOLS
 from nearfield.bench.run import prepare
-from nearfield.config import BenchConfig, ModelConfig, OptimizerConfig, RunConfig, build_config
+from nearfield.bench.suite import read_suite
+from nearfield.config import BenchConfig, ModelConfig, OptimizerConfig, RunConfig, build_config, load_config
 from nearfield.data import load
 from nearfield.errors import InputError
 from nearfield.models import build_model
@@ -109,6 +110,16 @@ def test_seeds_take_the_best_setting_and_wait_for_all_trials() -> None:
     assert [task.kind for task in plan(bench, {k: finished[k] for k in (first.key, second.key)})] == ["trial"]
     seeds = plan(bench, finished)
     assert [task.run for task in seeds] == [second.run.model_copy(update={"seed": seed}) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "docs").glob("*/*.toml")), ids=lambda path: path.stem
+)
+def test_the_comparisons_of_the_documentation_can_be_planned(path: Path) -> None:
+    found = read_suite(path, []) if path.parent.name == "suites" else {"": load_config(BenchConfig, path)}
+    for config in found.values():
+        bench = Bench(config, PROTOCOLS[config.protocol], "data")
+        assert {task.label for task in plan(bench, {})} == set(bench.labels)
 
 
 def test_a_search_may_have_fewer_steps_than_the_runs() -> None:
