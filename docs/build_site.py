@@ -3,7 +3,8 @@
 1. copy docs/ to build/docs. Links that leave docs/ lead to the repository if a GitHub workflow builds the site, and
    become the path of the file otherwise; CONTRIBUTING and CHANGELOG become pages, and so do the decisions of
    architecture.md; reproductions get a list;
-2. make the example report: a small bench on built-in data (kept in build/, seconds the next time);
+2. make the reports to click through: of a small bench on built-in data, which is run, and of the suite, from its packed
+   results (both kept in build/, seconds the next time);
 3. run Zensical, whose warnings are errors;
 4. turn equations, written in LaTeX between dollars, into MathML, which browsers draw without any script;
 5. check the pages that were built: every relative link and anchor leads somewhere, and nothing is requested from
@@ -12,6 +13,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import os
 import re
@@ -27,12 +29,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, SITE, BENCH = ROOT / "build" / "docs", ROOT / "site", ROOT / "build" / "example-bench"
+SUITE, RESULTS = ROOT / "docs" / "suites" / "features.toml", ROOT / "build" / "suite-results"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}  # at the root, and in the site
 LINK = re.compile(r"(?<!!)(\[(?:[^\]\[`]|`[^`]*`)*\])\(([^)\s]+)\)")
 CODE = re.compile(r"^( *)```.*?^\1```", re.S | re.M)
 DECISIONS = "\n## Decisions\n"
 LISTED = "reproductions"  # a folder of pages that commands write: its index is made here, and the nav has only that
-REPORT = "example-report/report.html"
+REPORT, SUITE_REPORT = "example-report/report.html", "suite-report/report.html"
 # what a browser fetches by itself; everything else is a link that somebody clicks
 FETCHED = {
     ("img", "src"),
@@ -52,6 +55,7 @@ def main() -> None:
     problems = missing_pages(DOCS, config["nav"])
     if not problems:
         write_example(DOCS / REPORT)
+        write_suite((DOCS / SUITE_REPORT).parent)
         shutil.rmtree(SITE, ignore_errors=True)
         command = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
         done = subprocess.run(command, cwd=ROOT, check=False)
@@ -179,6 +183,26 @@ def write_example(out: Path) -> None:
         raise SystemExit("the example bench failed; its output is above.")
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(BENCH / "report.html", out)
+
+
+def write_suite(out: Path) -> None:
+    """The report of the suite and those of its datasets, from the packed results beside its configuration."""
+    from nearfield.cli.main import main as nearfield
+
+    packed = sorted(SUITE.with_suffix("").glob("*.zip"))
+    made_from = RESULTS / "made-from.txt"
+    names = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.name}\n" for file in [SUITE, *packed])
+    if not made_from.is_file() or made_from.read_text(encoding="utf-8") != names:
+        shutil.rmtree(RESULTS, ignore_errors=True)
+        commands = [["results", "unpack", str(file), "--out", str(RESULTS / file.stem)] for file in packed]
+        for command in [*commands, ["suite", str(SUITE), "--out", str(RESULTS), "--report"]]:
+            if nearfield(command):
+                raise SystemExit(f"nearfield {' '.join(command)} failed; its output is above.")
+        made_from.write_text(names, encoding="utf-8")
+    for page in RESULTS.rglob("*.html"):
+        copy = out / page.relative_to(RESULTS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(page, copy)
 
 
 def with_equations(text: str) -> str:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from build_site import (  # noqa: E402
     REPORT,
+    SUITE_REPORT,
     check_site,
     missing_pages,
     repository_address,
@@ -90,9 +91,9 @@ def test_decisions_are_a_page(docs: Path) -> None:
     assert "## Weights are data\n\nThey" in text
 
 
-def test_the_example_report_is_where_its_page_says() -> None:
-    page = (ROOT / "docs" / "example-report.md").read_text(encoding="utf-8")
-    assert f'src="{REPORT}"' in page
+@pytest.mark.parametrize(("page", "report"), [("example-report.md", REPORT), ("suite-report.md", SUITE_REPORT)])
+def test_a_report_is_where_its_page_says(page: str, report: str) -> None:
+    assert f'src="{report}"' in (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 def test_the_check_finds_what_leads_nowhere_and_what_is_fetched(tmp_path: Path) -> None:
