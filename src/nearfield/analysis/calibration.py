@@ -3,8 +3,9 @@
     left-out dataset   "A beats B on a new dataset with probability p" is said from all datasets but one, and looked up
                        on the one left out
     split halves       the class level speaks from half of the test classes and half of the seeds of the others
-    simulations        datasets, classes and seeds drawn from normal distributions, or with outliers among the methods:
-                       coverage of the 95 % intervals, and how often equal methods are called different
+    simulations        seeds, classes and suites of datasets drawn from normal distributions, with outliers among the
+                       methods, or with differences most of which do not travel: coverage of the 95 % intervals, and how
+                       often equal methods are called different
 
 Axes: S seeds, C classes, J datasets, R repetitions.
 """
@@ -21,23 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from nearfield.analysis.levels import (
-    FEWEST_CLASSES,
-    FEWEST_DATASETS,
-    PRIOR,
-    ROPE,
-    SURE,
-    Level,
-    compare_classes,
-    new_dataset,
-)
+from nearfield.analysis.levels import FEWEST_CLASSES, Level, compare_classes
+from nearfield.analysis.new_dataset import FEWEST_DATASETS, SURE, learn, new_dataset
 from nearfield.analysis.statistics import Floats, compare, two_way_variance
-from nearfield.analysis.suite import OneDataset, Suite
+from nearfield.analysis.suite import OneDataset, Suite, differences
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 Rows = NDArray[np.int64]
-Population = Literal["normal", "outliers"]
-OUTLIERS, FAR, UNSTEADY = 0.2, 6.0, 3.0  # share of outliers; how much larger their difference is, and its spread
+Population = Literal["normal", "outliers", "local"]
+PRIOR = sqrt(2)  # of a mean difference, in spreads of the methods: that of two methods picked at random
+OUTLIERS, FAR, UNSTEADY = 0.2, 6.0, 3.0  # share of outliers; how much farther they are, and how much less steady
+METHODS, OWN = 8, 0.5  # of a simulated suite; what a dataset adds to a difference, beside what travels
 Said = tuple[float, bool]  # the probability of a statement, at least 1/2, and whether it came true
 
 
@@ -87,17 +82,23 @@ def overconfidence(said: Sequence[Said]) -> float:
 # A suite's own data
 
 
-def leave_one_dataset_out(suite: Suite) -> list[Said]:
-    """What all datasets but one say of every pair, and whether the one left out agrees; none with fewer than four."""
+def leave_one_dataset_out(suite: Suite) -> dict[str, list[Said]]:
+    """What all datasets but one say of every pair, and whether the one left out, by name, agrees.
+
+    The truth there is not known: what is said is the sign of the difference that is measured, with its error. Nothing
+    is said with fewer than four datasets.
+    """
+    found: dict[str, list[Said]] = {}
     if len(suite.datasets) <= FEWEST_DATASETS:
-        return []
-    found: list[Said] = []
-    for a, b in combinations(suite.methods, 2):
-        pairs = [each.difference(a, b) for each in suite.datasets]
-        for out, (truth, _) in enumerate(pairs):
-            rest = [pair for number, pair in enumerate(pairs) if number != out]
-            gaps, errors = zip(*rest, strict=True)
-            found.append(_oriented(new_dataset(gaps, errors).positive, truth > 0))
+        return found
+    gaps, errors = differences(suite.datasets, suite.methods)
+    for out, left in enumerate(suite.datasets):
+        others, their_errors = np.delete(gaps, out, axis=1), np.delete(errors, out, axis=1)
+        prior = learn(others, their_errors)
+        found[left.name] = [
+            _oriented(new_dataset(d, s, prior=prior, error=error).positive, bool(measured > 0))
+            for d, s, measured, error in zip(others, their_errors, gaps[:, out], errors[:, out], strict=True)
+        ]
     return found
 
 
@@ -144,16 +145,14 @@ def simulate(
 ) -> Simulated:
     """Draw comparisons of two methods: as many equal ones, for false positives, as ones with a mean difference.
 
-    Mean differences are N(0, `PRIOR`^2), in spreads of the methods; of the population "outliers" one in five is `FAR`
-    times as large, and what its datasets add to it is `UNSTEADY` times as large. `size` is how many of the level's unit
-    there are; of classes eight times as many. A statement is about what the level draws anew.
+    `size` is how many of the level's unit there are; of classes eight times as many. A statement is about what the
+    level draws anew. Populations other than "normal" are of the level of datasets.
     """
 
     def comparison(differ: bool) -> tuple[bool, bool, Said]:
-        far, unsteady = 1.0, 1.0
-        if population == "outliers" and rng.uniform() < OUTLIERS:
-            far, unsteady = FAR, UNSTEADY
-        return _DRAWS[level](rng, far * PRIOR * rng.normal() if differ else 0.0, size, unsteady)
+        if level == "datasets":
+            return _datasets(rng, differ, size, population)
+        return _DRAWS[level](rng, PRIOR * rng.normal() if differ else 0.0, size)
 
     equal = [comparison(False) for _ in range(repetitions)]
     drawn = [comparison(True) for _ in range(repetitions)]
@@ -166,36 +165,50 @@ def simulate(
     )
 
 
-def _seeds(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
-    gaps = truth + rng.normal(size=size) * noise
+def _seeds(rng: np.random.Generator, truth: float, size: int) -> tuple[bool, bool, Said]:
+    gaps = truth + rng.normal(size=size)
     found = compare(gaps, np.zeros(size))
     half, mean, variance = found.difference.half_width or 0.0, found.difference.mean, found.spread**2 / size
     return abs(mean - truth) <= half, found.p < 0.05, _oriented(_positive(mean, variance, size - 1), truth > 0)
 
 
-def _classes(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
+def _classes(rng: np.random.Generator, truth: float, size: int) -> tuple[bool, bool, Said]:
     """Classes of unequal size, crossed with five seeds."""
     count, seeds = 8 * size, 5
     weights = rng.uniform(0.2, 1.0, count)
     shares = weights / weights.sum()
     drawn = rng.normal(size=(seeds, 1)) * 0.5 + rng.normal(size=(1, count)) * 4 + rng.normal(size=(seeds, count))
-    gaps = truth + drawn * noise
+    gaps = truth + drawn
     found = compare_classes(gaps, np.zeros_like(gaps), shares)
     half, mean = found.difference.half_width or 0.0, found.difference.mean
     positive = _positive(mean, *two_way_variance(gaps, shares))
     return abs(mean - truth) <= half, found.p < 0.05, _oriented(positive, truth > 0)
 
 
-def _datasets(rng: np.random.Generator, truth: float, size: int, noise: float) -> tuple[bool, bool, Said]:
-    """A mean difference, what each dataset adds, and the error of its classes and seeds; then one dataset more."""
-    spread, errors = 0.7 * noise, 0.3 * rng.uniform(0.5, 1.5, size)
-    gaps = truth + rng.normal(size=size) * spread + rng.normal(size=size) * errors
-    new = truth + rng.normal() * spread
-    found = new_dataset(gaps, errors, ROPE)
+def _datasets(rng: np.random.Generator, differ: bool, size: int, population: Population) -> tuple[bool, bool, Said]:
+    """A suite of `METHODS`, the first two of which are compared: means, what each dataset adds, and errors.
+
+    Methods picked at random differ by N(0, `PRIOR`^2), in spreads; what a dataset adds has `OWN` times that spread, or,
+    if differences are local, the two change places. Outliers are `FAR` times as far and vary `UNSTEADY` times as much.
+    """
+    travels, own = PRIOR / sqrt(2), OWN * PRIOR / sqrt(2)  # of one method: half the variance of a difference
+    if population == "local":
+        travels, own = own, travels
+    far = (rng.uniform(size=METHODS) < OUTLIERS) * (population == "outliers")
+    means = travels * rng.normal(size=METHODS) * np.where(far, FAR, 1.0)  # (K,)
+    if not differ:
+        means[1] = means[0]
+    adds = own * np.where(far, UNSTEADY, 1.0)[:, None] * rng.normal(size=(METHODS, size + 1))
+    truth = means[:, None] + adds  # (K, J + 1), the last dataset is the new one
+    errors = 0.3 * rng.uniform(0.5, 1.5, size)  # of a difference
+    seen = truth[:, :-1] + errors / sqrt(2) * rng.normal(size=(METHODS, size))
+    gaps = np.array([seen[a] - seen[b] for a, b in combinations(range(METHODS), 2)])  # (P, J)
+    prior = learn(gaps, np.broadcast_to(errors, gaps.shape))
+    found, new = new_dataset(gaps[0], errors, prior=prior), truth[0, -1] - truth[1, -1]
     return found.low <= new <= found.high, found.decided in ("better", "worse"), _oriented(found.positive, new > 0)
 
 
-_DRAWS = {"seeds": _seeds, "classes": _classes, "datasets": _datasets}
+_DRAWS = {"seeds": _seeds, "classes": _classes}
 
 
 def _positive(mean: float, variance: float, freedom: float, more: float = 0.0, prior: float = PRIOR) -> float:

@@ -9,7 +9,9 @@ import numpy as np
 
 from nearfield.analysis.calibration import (
     FAR,
+    METHODS,
     OUTLIERS,
+    OWN,
     UNSTEADY,
     Bin,
     Population,
@@ -32,6 +34,7 @@ CASES: tuple[Case, ...] = (
     *(("classes", size, "normal") for size in (5, 12)),
     *(("datasets", size, "normal") for size in (3, 6, 10)),
     *(("datasets", size, "outliers") for size in (3, 6)),
+    *(("datasets", size, "local") for size in (3, 6)),
 )
 ABOUT = (
     "A verdict speaks at one of three levels: for new *seeds* on the same test images, for new test *classes* of the "
@@ -39,10 +42,12 @@ ABOUT = (
     "out what it speaks of."
 )
 SIMULATED = (
-    "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds, classes (crossed with five "
-    f"seeds) and datasets add normal noise. With outliers, {OUTLIERS:.0%} of differences are {FAR:g} times as large "
-    f"and vary {UNSTEADY:g} times as much between datasets. A coverage of 95 % and 5 % or less of equal methods called "
-    "different are what a level promises; verdicts with a probability of 0.9 or more must hold nine times in ten."
+    "Two methods differ by N(0, 2) in units of the methods' spread, or not at all; seeds and classes (crossed with "
+    f"five seeds) add normal noise. Datasets come with a suite of {METHODS} methods, from which the prior is learned; "
+    f"a dataset adds {OWN:g} times the spread of what travels, or, where differences are local, {1 / OWN:g} times. "
+    f"With outliers, {OUTLIERS:.0%} of methods are {FAR:g} times as far and vary {UNSTEADY:g} times as much between "
+    "datasets. A coverage of 95 % and 5 % or less of equal methods called different are what a level promises; "
+    "verdicts with a probability of 0.9 or more must hold nine times in ten."
 )
 LEFT_OUT, HALVES = "left-out dataset", "split halves of classes"
 
@@ -53,6 +58,7 @@ class Calibration:
 
     said: dict[str, list[Said]]
     simulated: dict[Case, Simulated]
+    left_out: dict[str, list[Said]]  # those of `LEFT_OUT`, by the dataset that was left out
 
     @property
     def curves(self) -> dict[str, Sequence[Bin]]:
@@ -65,11 +71,13 @@ class Calibration:
 def calibrate(suite: Suite | None, seed: int = 0, repetitions: int = 300) -> Calibration:
     """Ask a suite's own data, if there is one, and simulations; the same seed gives the same numbers."""
     said: dict[str, list[Said]] = {}
+    left_out: dict[str, list[Said]] = {}
     if suite is not None:
         rng = np.random.default_rng(seed)
-        said[LEFT_OUT] = leave_one_dataset_out(suite)
+        left_out = leave_one_dataset_out(suite)
+        said[LEFT_OUT] = [one for each in left_out.values() for one in each]
         said[HALVES] = [one for each in suite.datasets for one in split_halves(each, rng)]
-    return Calibration(said, simulations(seed, repetitions))
+    return Calibration(said, simulations(seed, repetitions), left_out)
 
 
 def simulations(seed: int = 0, repetitions: int = 300) -> dict[Case, Simulated]:
@@ -83,9 +91,9 @@ def _simulated(case: Case, seed: int, repetitions: int) -> Simulated:
 
 
 def units(case: Case) -> str:
-    """How many of its level's units a simulation has, and whether there are outliers among the methods."""
+    """How many of its level's units a simulation has, and how its methods differ if not normally."""
     level, size, population = case
-    return f"{size * (8 if level == 'classes' else 1)} {level}{', outliers' * (population == 'outliers')}"
+    return f"{size * (8 if level == 'classes' else 1)} {level}" + {"normal": ""}.get(population, f", {population}")
 
 
 def calibration_lines(said: Mapping[str, Sequence[Said]]) -> list[str]:
@@ -137,4 +145,8 @@ def calibration_page(found: Calibration, figure: str, command: str) -> str:
             "Pairs of methods share methods and datasets, so these verdicts are not independent, and the intervals are "
             "too narrow."
         )
+    if found.left_out:
+        counts = {name: confident(each, 0.9) for name, each in found.left_out.items()}
+        rows = [[name, f"{count:,}", f"{held:.1%}" if count else "–"] for name, (count, held) in counts.items()]
+        parts.append(markdown_table(["dataset left out", "verdicts with p ≥ 0.9", "held"], rows, left=1))
     return "\n\n".join(part.strip() for part in parts) + "\n"

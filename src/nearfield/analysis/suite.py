@@ -14,14 +14,8 @@ import numpy as np
 
 from nearfield.analysis.budgets import Effort, efforts
 from nearfield.analysis.leaderboard import Board, seed_scores, standings
-from nearfield.analysis.levels import (
-    FEWEST_DATASETS,
-    Level,
-    NewDataset,
-    compare_classes,
-    new_dataset,
-    spread_of_methods,
-)
+from nearfield.analysis.levels import Level, compare_classes
+from nearfield.analysis.new_dataset import FEWEST_DATASETS, NewDataset, learn, new_dataset, spread_of_methods
 from nearfield.analysis.statistics import (
     CriticalDifference,
     Floats,
@@ -126,12 +120,19 @@ def assemble(datasets: Sequence[OneDataset], metric: str, missing: tuple[str, ..
     if critical:
         critical = critical_difference(scores[:, [shared.index(label) for label in order]])
     pairs = []
-    if len(datasets) >= FEWEST_DATASETS:
-        for a, b in combinations(order, 2):
-            gaps, errors = zip(*(each.difference(a, b) for each in datasets), strict=True)
-            found = new_dataset(gaps, errors)
+    if len(datasets) >= FEWEST_DATASETS and len(order) > 1:
+        gaps, errors = differences(datasets, order)
+        prior = learn(gaps, errors)
+        for (a, b), gap, error in zip(combinations(order, 2), gaps, errors, strict=True):
+            found = new_dataset(gap, error, prior=prior)
             pairs.append(Pair(a, b, found) if found.mean >= 0 else Pair(b, a, reversed_sides(found)))
     return Suite(metric, tuple(datasets), order, ranks, critical, tuple(pairs), missing)
+
+
+def differences(datasets: Sequence[OneDataset], methods: Sequence[str]) -> tuple[Floats, Floats]:
+    """Of every pair of methods on every dataset, and their standard errors, (P, J) each, in spreads."""
+    found = [[each.difference(a, b) for each in datasets] for a, b in combinations(methods, 2)]
+    return np.array(found)[:, :, 0], np.array(found)[:, :, 1]
 
 
 def one_dataset(name: str, results: BenchResults, metric: str) -> OneDataset:

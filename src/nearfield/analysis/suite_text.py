@@ -7,7 +7,8 @@ from html import escape
 from typing import NamedTuple
 
 from nearfield.analysis.budgets import NOT_EXHAUSTED, NOT_MEASURED, STILL_LEARNING, unmeasured, weakened
-from nearfield.analysis.levels import ROPE, SAYS, SURE, NewDataset
+from nearfield.analysis.levels import SAYS
+from nearfield.analysis.new_dataset import ROPE, SURE, NewDataset
 from nearfield.analysis.suite import OneDataset, Suite, agreement
 from nearfield.analysis.tables import markdown_table, title
 
