@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from narrow import narrow
+from programs import forks
 
 from nearfield import losses
 from nearfield.config import RunConfig, build_config, load_config
@@ -148,16 +148,20 @@ def test_an_interrupted_ensemble_ends_as_if_it_had_not_been(tmp_path: Path) -> N
     assert train(quick(), tmp_path / "parts")["test"] == whole["test"]
 
 
+@pytest.mark.programs
 def test_processes_share_the_members(tmp_path: Path) -> None:
-    """Two at once on one folder: both return the same result, and no member is trained twice."""
-    whole = train(quick(), tmp_path / "alone")
-    results: list[dict[str, Any]] = []
-    workers = [threading.Thread(target=lambda: results.append(train(quick(), tmp_path / "shared"))) for _ in range(2)]
+    """Two at once on one folder: both end, and the result is that of one process alone."""
+    folders = [tmp_path / "alone", tmp_path / "shared", tmp_path / "shared"]
+    workers = [forks().Process(target=train, args=(quick(), folder)) for folder in folders]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join()
-    assert [r["test"] for r in results] == [whole["test"]] * 2
+        worker.join(300)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    alone, together = (RunFolder(folder).result for folder in folders[:2])
+    assert alone is not None
+    assert together is not None
+    assert together["test"] == alone["test"]
 
 
 def test_one_member_can_be_trained_alone(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def _posterior(d: Floats, s: Floats, prior: Prior) -> tuple[Floats, Floats, Floa
 
 def _shares(log_weights: Floats) -> Floats:
     weights = np.exp(log_weights - log_weights.max())
-    return weights / weights.sum()
+    shares: Floats = weights / weights.sum()
+    return shares
 
 
 def _solve(below: Callable[[float], float], target: float, centre: Floats, width: Floats) -> float:
