@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -291,6 +293,33 @@ def test_a_task_that_kills_its_workers_is_given_up_at_once_with_the_reason(tiny:
     results = run_bench(tiny, tmp_path / "out", engine, lambda watched: None)
     assert engine.done == ["multi_similarity seed 0", "proxy_softmax seed 0"]
     assert results.missing == ("multi_similarity: seed 0: 4 workers died while running it",)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_drops_is_heard_all_the_same(
+    tiny: BenchConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """As in a hook of the garbage collector."""
+    engine, handler = Inline(tmp_path), signal.default_int_handler
+
+    def work(job: Job) -> Answer:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        return engine.work(job)
+
+    engine.do = work
+    monkeypatch.setattr(engine, "cancel", lambda futures: None)
+    before = signal.signal(number, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_bench(tiny, tmp_path / "out", engine, lambda watched: None)
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
+    assert engine.done == ["multi_similarity seed 0"]
+    engine.do = engine.work
+    assert not run_bench(tiny, tmp_path / "out", engine, lambda watched: None).missing
+    assert engine.done[1:] == ["proxy_softmax seed 0"]
 
 
 def test_a_task_that_hangs_is_given_up_and_its_worker_restarted(

@@ -22,6 +22,7 @@ from nearfield.bench.database import FILE, Store
 from nearfield.bench.engine import Engine, Sign, WorkerDied
 from nearfield.bench.estimate import Pace, seconds_left, typical_seconds
 from nearfield.bench.fit import check_batch, fit_batch
+from nearfield.bench.interrupts import heard
 from nearfield.bench.job import MARK, Answer, bench_data, file_digest, job_of, receive
 from nearfield.bench.plan import Bench, Course, Outcome, Task, check_labels, label, start_of, to_do
 from nearfield.bench.protocols import Protocol, protocol
@@ -176,20 +177,27 @@ class Driver:
         if self.engine.dashboard:
             self.say(f"Dashboard: {self.engine.dashboard}")
         try:
-            while self.waiting or self.running:
-                free = self._submit()
-                for future in self.engine.wait(self.running, LOOK_EVERY):
-                    self._take(future)
-                if not free:
-                    time.sleep(LOOK_EVERY)
-                self._end_hung()
-                self._show(TRAINING if free or self.running else "waiting for workers")
+            with heard() as interrupted:
+                while self.waiting or self.running:
+                    if interrupted():
+                        raise KeyboardInterrupt
+                    self._work_on()
         except KeyboardInterrupt:
             self._show("stopping")
             raise
         finally:
             self.engine.cancel(self.running)
             (self.folder / MARK).unlink(missing_ok=True)
+
+    def _work_on(self) -> None:
+        """Submit what can be submitted, and take what has come back."""
+        free = self._submit()
+        for future in self.engine.wait(self.running, LOOK_EVERY):
+            self._take(future)
+        if not free:
+            time.sleep(LOOK_EVERY)
+        self._end_hung()
+        self._show(TRAINING if free or self.running else "waiting for workers")
 
     def _look(self, key: str | None = None) -> None:
         """Plan again, all methods or those that the task `key` is of; finished tasks are entered into the bench."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from nearfield.cli import show
@@ -65,8 +66,7 @@ def serve(arguments: argparse.Namespace) -> int:
     )
     level = logging.WARNING if arguments.quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(message)s")
-    try:
+    with suppress(KeyboardInterrupt):  # which the server may have answered itself by ending
         serve(arguments.index, settings, lambda address: show.say(f"Serving {arguments.index} at {address}"))
-    except KeyboardInterrupt:
-        show.note("Stopped.")
+    show.note("Stopped.")
     return 0
