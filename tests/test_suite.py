@@ -260,6 +260,6 @@ def test_the_committed_calibration_keeps_what_each_level_promises() -> None:
     assert any("outliers" in row[1] for row in simulated)
     for row in simulated:
         coverage, false, held = (float(cell.split("%")[0]) for cell in row[2:5])
-        assert coverage >= 92  # ten datasets: 92.5, with the same spread for all pairs between two points of the grid
+        assert coverage >= 93
         assert false <= 7
         assert held >= 88 or int(row[4].split()[-1]) < 50  # of so few, where differences hardly travel, nothing follows

@@ -34,7 +34,7 @@ from nearfield.errors import InputError
 FEWEST_DATASETS = 3  # from which the level can speak at all
 ROPE = 0.1  # region of practical equivalence: a tenth of the spread of the methods on a dataset
 SURE = 0.95  # probability from which a verdict is a statement
-SCALES = np.geomspace(0.03, 3.0, 9)  # of g and of h, in spreads
+SCALES = np.geomspace(0.03, 3.0, 13)  # of g and of h, in spreads
 STEADINESS = (2.0, 4.0, 8.0)  # of k: how alike the tau of all pairs are
 _VARIANCES = np.geomspace(1e-3, 1e6, 30)  # of mu
 _TAUS = np.geomspace(1e-2, 1e2, 46)
