@@ -53,11 +53,12 @@ def small_set(rng: np.random.Generator, count: int, dim: int, kind: str) -> np.n
     distance=st.sampled_from(DISTANCES),
     ties=st.sampled_from(TIES),
     own_gallery=st.booleans(),
+    by_rows=st.booleans(),
 )
-@example(0, 2, 1, 1, "grid", "cosine", "expected", False)
-@example(0, 9, 1, 2, "duplicated", "euclidean", "expected", False)
+@example(0, 2, 1, 1, "grid", "cosine", "expected", False, False)
+@example(0, 9, 1, 2, "duplicated", "euclidean", "expected", False, False)
 def test_equals_the_reference_on_small_sets(
-    seed: int, count: int, dim: int, classes: int, kind: str, distance: Any, ties: Any, own_gallery: bool
+    seed: int, count: int, dim: int, classes: int, kind: str, distance: Any, ties: Any, own_gallery: bool, by_rows: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     points, labels = small_set(rng, count, dim, kind), rng.integers(0, classes, count)
@@ -65,9 +66,11 @@ def test_equals_the_reference_on_small_sets(
     gallery_labels = rng.integers(0, classes, count + 3) if own_gallery else None
     expected = reference.all_query_scores(points, labels, (1, 2, 5), gallery, gallery_labels, distance, ties)
     options: Any = {"denominator": "all"}
-    found, per_query = retrieval_metrics(
-        points, labels, (1, 2, 5), gallery, gallery_labels, RETRIEVAL, distance, ties, per_query=True, **options
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nearfield.metrics.ranking.sorted_rows, "FEWEST", 0 if by_rows else 10**9)
+        found, per_query = retrieval_metrics(
+            points, labels, (1, 2, 5), gallery, gallery_labels, RETRIEVAL, distance, ties, per_query=True, **options
+        )
     for name, value in found.items():
         scores = [0.0 if query is None else query[name] for query in expected]
         assert value == pytest.approx(math.fsum(scores) / len(scores), abs=1e-9)
@@ -89,10 +92,11 @@ def test_equals_the_reference_on_small_sets(
         ("random", 60, 512, 50.0, ("recall", "mrr")),  # only the best match is placed
     ],
 )
-def test_equals_the_reference_on_every_route(
+def test_equals_the_reference_on_every_route_of_tiles(
     monkeypatch: pytest.MonkeyPatch, distance: Any, kind: str, classes: int, memory: float, select: float, metrics: Any
 ) -> None:
     monkeypatch.setattr(nearfield.metrics.ranking.places, "SELECT", select)
+    monkeypatch.setattr(nearfield.metrics.ranking.sorted_rows, "FEWEST", 10**9)
     points, labels = clustered(320, classes, 24, 2.0, seed=classes)
     if kind == "duplicated":
         points[100:200] = points[:100]

@@ -111,6 +111,8 @@ def break_ties(places: MatchPlaces, ties: Ties) -> MatchPlaces:
 def recall_at(places: MatchPlaces, k: int) -> Tensor:
     """Probability that the first k items hold a match: 1 - C(t-r, m) / C(t, m), with m = k - above places left."""
     above, t, r = places.above[:, 0], places.tied[:, 0], places.matches_tied[:, 0]
+    if bool((t == r).all()):  # no other item ties with the best match
+        return (above < k).double()
     slots = (k - above).clamp(min=0).minimum(t)
     misses = t - r
     drawn = slots.minimum(misses)  # keeps the logarithms finite; more slots than misses always hit

@@ -1,9 +1,9 @@
-"""Exact ranks of matches without sorting the gallery.
+"""Exact ranks of matches.
 
-vectors.py   embeddings as rows whose inner products are the scores
-matches.py   what is ranked; the scores of each query's matches
-heads.py     the same for large classes, where only the first places of a ranking matter
-places.py    how many other items score higher than each match, or tie: counted tile by tile
-counter.py   the counts; pairs that float32 cannot order are compared again in float64
-scan.py      the fast pass over one tile
+vectors.py      embeddings as rows whose inner products are the scores
+matches.py      what is ranked; the scores of each query's matches
+places.py       how many other items score higher than each match, or tie: counted tile by tile, without sorting
+counter.py      the counts; pairs that float32 cannot order are compared again in float64
+sorted_rows.py  the same for large classes: the best scores of a query, sorted, tell the places of all its matches
+scan.py         the fast passes over one tile
 """

@@ -17,7 +17,6 @@ from nearfield.metrics.ranking.vectors import pair_scores
 
 COLUMN_BITS = 13  # a pair's row and column in a block of 2^13 items share one sortable integer with its score
 COLUMN = (1 << COLUMN_BITS) - 1
-SPARE_BITS = (1 << 29) - 1  # bits of a float64 that a widened float32 leaves zero
 
 
 @dataclass(frozen=True)
@@ -160,25 +159,6 @@ class Counter:
                 near = where(gap.abs() <= margin)
                 self._compare(part, other, entry[match[near]], r[near], c[near], score[match[near]])
 
-    def add_heads(self, side: Side, other: Side, table: Tensor) -> None:
-        """Count the sorted candidates (n, W) of each query, with their columns in their bits, for its matches."""
-        width, margin = table.shape[1], self.widths.margin
-        counts = torch.bincount(side.row, minlength=len(side.items))
-        level = torch.arange(len(side.row), device=table.device) - (counts.cumsum(0) - counts)[side.row]
-        needles = table.new_full((len(table), int(counts.max())), torch.inf)
-        needles[side.row, level] = side.score + margin
-        top = (
-            torch.searchsorted(table, needles, right=True)[side.row, level] + side.row * width
-        )  # (M,) in the flat table
-        flat, low = table.view(-1), side.score - margin
-        bottom = top.clone()
-        doubt = where((top > side.row * width) & (flat[(top - 1).clamp(min=0)] >= low))
-        for part in doubt.split(max(1, self.room // width)):
-            row = side.row[part]
-            bottom[part] = torch.searchsorted(table[row], low[part, None])[:, 0] + row * width
-        column = table.view(torch.int64).flatten().bitwise_and(SPARE_BITS)
-        self._add(side, other, side.entry, side.row, side.score, bottom, top, (side.row + 1) * width, column)
-
     def add_exact(self, side: Side, other: Side) -> None:
         """Count all pairs of two sides for the deep matches in float64, where float32 can order too few of them."""
         right = self.task.gallery.right(other.items)  # (w, E)
@@ -235,10 +215,3 @@ def _key(row: Tensor, value: Tensor) -> Tensor:
     bits = value.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() + (1 << 31)
     return (row << COLUMN_BITS + 32) | (ordered << COLUMN_BITS)
-
-
-def with_columns(value: Tensor, column: Tensor) -> Tensor:
-    """Float32 scores as float64, the column of each in the bits that widening left zero."""
-    key = value.double()
-    key.view(torch.int64).bitwise_or_(column)
-    return key

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from nearfield.metrics.ranking.counter import COLUMN_BITS, Counter, Side, Widths, gallery_side, query_side
-from nearfield.metrics.ranking.heads import count_heads, plan_heads
 from nearfield.metrics.ranking.matches import (
     Matches,
     MatchPlaces,
@@ -32,6 +31,7 @@ from nearfield.metrics.ranking.matches import (
     relevant_counts,
 )
 from nearfield.metrics.ranking.scan import ThreadMap, scan, sort_ascending, workers
+from nearfield.metrics.ranking.sorted_rows import count_by_rows, suits
 from nearfield.metrics.ranking.vectors import VectorSet
 
 HIDDEN = torch.finfo(torch.float32).min  # score of a match in a tile, where only other items count
@@ -44,22 +44,21 @@ def match_places(task: RankingTask) -> Iterator[tuple[Tensor, MatchPlaces]]:
     """Queries that have matches, and where these stand: (rows, places) for groups of queries with equally many."""
     widths = score_widths(task.queries, task.gallery)
     relevant = relevant_counts(task)
-    one_set = task.one_set and int(relevant.max()) * len(relevant) <= task.room
     for chunk in query_chunks(task, relevant):
-        fits = plan_heads(task, relevant[chunk]).fits
-        for count, rows in ((_count_heads, chunk[fits]), (_count, chunk[~fits])):
+        large = suits(task, relevant[chunk])
+        for rows, count in ((chunk[large], count_by_rows), (chunk[~large], count_by_tiles)):
             if len(rows):
                 matches = match_lists(task, rows, widths.tie)
-                higher, equal = count(task, matches, relevant[rows], widths, one_set)
+                higher, equal = count(task, matches, relevant[rows], widths)
                 yield from _places(matches, higher, equal, relevant[rows])
 
 
 def score_widths(queries: VectorSet, gallery: VectorSet) -> Widths:
     """Tie width and rounding margin of scores, which are at most of the size of 1 (Hamming scores are exact integers).
 
-    Both are a few times the statistical bound sqrt(E) u of an inner product's rounding error (Higham and Mary, 2019), u
-    the unit roundoff of float64 and of float32. Should a sample of products show that the device rounds more coarsely
-    than float32 should, the margin follows it.
+    Ties are a few times as wide as the statistical bound sqrt(E) u of an inner product's rounding error (Higham and
+    Mary, 2019), u the unit roundoff of float64. The margin is twice that bound with the u of float32, or four times the
+    largest error of a sample of products if that is wider: the device may round more coarsely than float32 should.
     """
     if queries.exact:
         return Widths(0.5, 0.5)
@@ -67,7 +66,7 @@ def score_widths(queries: VectorSet, gallery: VectorSet) -> Widths:
     coarse = queries.left(some, torch.float32) @ gallery.right(other, torch.float32).T
     error = float((coarse.double() - queries.left(some) @ gallery.right(other).T).abs().max())
     spread = queries.width**0.5
-    return Widths(tie=8 * spread * 2.0**-53, margin=4 * max(spread * 2.0**-24, error))
+    return Widths(tie=8 * spread * 2.0**-53, margin=max(2 * spread * 2.0**-24, 4 * error))
 
 
 def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -> Iterator[tuple[Tensor, MatchPlaces]]:
@@ -83,23 +82,10 @@ def _places(matches: Matches, higher: Tensor, equal: Tensor, relevant: Tensor) -
         row, entry = row + run, entry + size * run
 
 
-def _count_heads(
-    task: RankingTask, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool
-) -> tuple[Tensor, Tensor]:
-    """The same as `_count` from the heads of the rankings, and by it for queries whose heads do not suffice."""
-    higher, equal, failed = count_heads(task, matches, plan_heads(task, relevant), widths, one_set)
-    if bool(failed.any()):
-        part = torch.repeat_interleave(failed, matches.counts)  # (M,)
-        rest = Matches(*(values[failed] for values in matches[:2]), *(values[part] for values in matches[2:]))
-        higher[part], equal[part] = _count(task, rest, relevant[failed], widths, one_set=False)
-    return higher, equal
-
-
-def _count(
-    task: RankingTask, matches: Matches, relevant: Tensor, widths: Widths, one_set: bool
-) -> tuple[Tensor, Tensor]:
+def count_by_tiles(task: RankingTask, matches: Matches, relevant: Tensor, widths: Widths) -> tuple[Tensor, Tensor]:
     """For every match, the number of irrelevant items that score higher, and that tie; (M,) int64 each."""
     device = matches.rows.device
+    one_set = task.one_set and 2 * len(matches.rows) > len(task.labels)  # each tile serves two sides: half the products
     query = torch.repeat_interleave(torch.arange(len(matches.rows), device=device), matches.counts)  # (M,)
     leader = (matches.counts.cumsum(0) - matches.counts)[query] + matches.above  # tied matches are counted once
     share, far = _sample(task, matches, query, relevant, widths.margin)

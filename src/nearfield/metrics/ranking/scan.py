@@ -223,11 +223,52 @@ def sort_ascending(values: Tensor) -> Tensor:
     return values
 
 
-def sort_rows(table: Tensor, pool: ThreadMap) -> Tensor:
-    """Rows sorted ascending, in place on the CPU, each thread taking some of them."""
+def highest(tile: Tensor, places: int, pool: ThreadMap) -> Tensor:
+    """The highest `places` entries of each row of `tile` (r, w), ascending."""
+    if tile.device.type != "cpu":
+        return tile.topk(places, dim=1).values.flip(1)
     run, threads = pool
-    parts = list(run(sort_ascending, table.split(max(1, -(-len(table) // threads)))))
-    return table if table.device.type == "cpu" else torch.cat(parts)
+    source = tile.numpy()
+    height, width = source.shape
+    table = np.empty((height, places), dtype=source.dtype)
+    share, step = -(-height // threads), max(1, SLAB // width)  # rows of a thread, and of what it works on at once
+
+    def select(start: int) -> None:
+        stop = min(start + share, height)
+        for first in range(start, stop, step):
+            part = slice(first, min(first + step, stop))
+            rows = source[part].copy()
+            if places < width:
+                rows.partition(width - places, axis=1)
+            table[part] = rows[:, width - places :]
+            table[part].sort(axis=1)
+
+    list(run(select, range(0, height, share)))
+    return torch.from_numpy(table)
+
+
+def between(tile: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Entries from low to high (d,), inclusive, of some rows (d,) of `tile` (r, w): which row, and its column; (k,)."""
+    if tile.device.type != "cpu":
+        line = tile[row]
+        which, column = ((line >= low[:, None]) & (line <= high[:, None])).nonzero(as_tuple=True)
+        return which, column
+    source, rows, lows, highs = tile.numpy(), row.numpy(), low.numpy()[:, None], high.numpy()[:, None]
+    width = source.shape[1]
+    step, bits = max(1, SLAB // width), max(3, (width - 1).bit_length())
+    flags = np.zeros((2, step, 1 << bits), dtype=bool)
+    found = [np.empty(0, dtype=np.int64)]
+    with _small_buffer():
+        for first in range(0, len(rows), step):
+            part = slice(first, first + step)
+            line = source[rows[part]]
+            over, under = flags[:, : len(line)]
+            np.greater_equal(line, lows[part], out=over[:, :width])
+            np.less_equal(line, highs[part], out=under[:, :width])
+            over &= under
+            found.append(_true_places(over) + (first << bits))
+    flat = np.concatenate(found)
+    return torch.from_numpy(flat >> bits), torch.from_numpy(flat & ((1 << bits) - 1))
 
 
 def order_rows(tile: Tensor, low: Tensor, high: Tensor, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,42 +300,6 @@ def _levels(values: _Floats, first: float, scale: float) -> Tensor:
             slab = (values[start : start + step] - np.float32(first)) * np.float32(scale) - np.float32(INNER)
             found[start : start + step] = np.floor(slab.clip(-OUTER, OUTER, out=slab), out=slab)
     return torch.from_numpy(found)
-
-
-def above_each(tile: Tensor, cut: Tensor, pool: ThreadMap) -> tuple[Tensor, Tensor]:
-    """Row and column, in row-major order, of the entries of `tile` (r, w) above the cut of their row or column.
-
-    `cut` is (r, 1) or (1, w).
-    """
-    if tile.device.type != "cpu":
-        row, column = (tile > cut).nonzero(as_tuple=True)
-        return row, column
-    run, threads = pool
-    height, width = tile.shape
-    table, cuts = tile.numpy(), cut.expand(height, width).numpy()
-    share = -(-height // threads)  # rows of a thread
-    step, bits = max(1, SLAB // width), max(3, (width - 1).bit_length())
-
-    def select(start: int) -> _Ints:
-        stop = min(start + share, height)
-        flags, found = np.zeros((step, 1 << bits), dtype=bool), []
-        with _small_buffer():
-            for first in range(start, stop, step):
-                part = slice(first, min(first + step, stop))
-                rows = flags[: part.stop - first]
-                np.greater(table[part], cuts[part], out=rows[:, :width])
-                found.append(_true_places(rows) + (first << bits))
-        return np.concatenate(found)
-
-    flat = np.concatenate(list(run(select, range(0, height, share))))
-    return torch.from_numpy(flat >> bits), torch.from_numpy(flat & ((1 << bits) - 1))
-
-
-def stable_order(small: Tensor) -> Tensor:
-    """What sorts whole numbers below 2^16, equal ones in their order; on the CPU by counting."""
-    if small.device.type != "cpu":
-        return torch.argsort(small, stable=True)
-    return torch.from_numpy(np.argsort(small.numpy().astype(np.uint16), kind="stable"))
 
 
 @contextmanager
