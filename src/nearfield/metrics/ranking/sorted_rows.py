@@ -41,11 +41,10 @@ def count_by_rows(task: RankingTask, matches: Matches, relevant: Tensor, widths:
     total = len(task.gallery_labels)
     found = torch.empty(2, len(matches.score), dtype=torch.int64, device=matches.rows.device)
     ends = matches.counts.cumsum(0)
-    gallery = _Gallery(task)
     places = places_that_matter(task, relevant)
     step = max(1, min(max(ROWS, TILE // total), task.memory // (64 * total)))
-    buffer = torch.empty(step * total, device=found.device)
     with workers(found.device) as pool:
+        gallery = _Gallery(task, widths, step, pool)
         for start in range(0, len(matches.rows), step):
             part = slice(start, start + step)
             counts, stop = matches.counts[part], ends[part]
@@ -54,8 +53,7 @@ def count_by_rows(task: RankingTask, matches: Matches, relevant: Tensor, widths:
             entry = (stop - counts)[:, None] + listed.minimum(counts[:, None] - 1)
             score = matches.score[entry].masked_fill_(~real, torch.inf)
             leader = torch.where(real, matches.above[entry], listed)  # tied matches are counted once
-            most = int(places[part].max())
-            counted = gallery.count(matches.rows[part], score, leader == listed, most, widths, buffer, pool)
+            counted = gallery.count(matches.rows[part], score, leader == listed, int(places[part].max()))
             counted = counted.gather(2, leader.expand(2, -1, -1)).flatten(1)
             found[:, int(stop[0] - counts[0]) : int(stop[-1])] = counted[:, where(real)]
     return found[0], found[1]
@@ -70,24 +68,23 @@ def places_that_matter(task: RankingTask, relevant: Tensor) -> Tensor:
 
 
 class _Gallery:
-    """The gallery by label, so that a query's matches are neighbours."""
+    """The gallery by label, so that a query's matches are neighbours, and room for a tile of some queries."""
 
-    def __init__(self, task: RankingTask) -> None:
-        self.task = task
+    def __init__(self, task: RankingTask, widths: Widths, queries: int, pool: ThreadMap) -> None:
+        self.task, self.widths, self.pool = task, widths, pool
         self.items = torch.argsort(task.gallery_labels, stable=True)  # (N,)
         self.labels = task.gallery_labels[self.items]
         self.vectors = task.gallery.right(self.items, torch.float32)  # (N, E)
+        self.buffer = self.vectors.new_empty(queries * len(self.items))
 
-    def count(
-        self, rows: Tensor, score: Tensor, leads: Tensor, places: int, widths: Widths, buffer: Tensor, pool: ThreadMap
-    ) -> Tensor:
+    def count(self, rows: Tensor, score: Tensor, leads: Tensor, places: int) -> Tensor:
         """Irrelevant items above, and level with, the scores of matches (r, K) that lead their ties; (2, r, K)."""
         shape = len(rows), len(self.items)
         left = self.task.queries.left(rows, torch.float32)  # (r, E)
-        tile = torch.mm(left, self.vectors.T, out=buffer[: shape[0] * shape[1]].view(shape))
+        tile = torch.mm(left, self.vectors.T, out=self.buffer[: shape[0] * shape[1]].view(shape))
         self._hide(tile, rows)
-        table = highest(tile, places, pool)  # (r, P) ascending
-        cuts = torch.stack([score + widths.margin, score - widths.margin]).float()  # (2, r, K)
+        table = highest(tile, places, self.pool)  # (r, P) ascending
+        cuts = torch.stack([score + self.widths.margin, score - self.widths.margin]).float()  # (2, r, K)
         higher = places - torch.searchsorted(table, cuts[0], right=True)
         reach = places - torch.searchsorted(table, cuts[1])
         exact, cut_off = self.task.queries.exact, places < shape[1]
@@ -100,10 +97,10 @@ class _Gallery:
         crowded = torch.zeros_like(rows, dtype=torch.bool) if exact else unsure.sum(1) > CROWD
         doubt = where(unsure & ~crowded[:, None])
         if len(doubt):
-            self._resolve(counts.view(2, -1), doubt, rows, tile, cuts.view(2, -1), score.flatten(), widths.tie)
+            self._resolve(counts.view(2, -1), doubt, rows, tile, cuts.view(2, -1), score.flatten())
         size = max(1, self.task.memory // (64 * shape[1]))
         for some in where(crowded).split(size) if bool(crowded.any()) else ():
-            counts[:, some] = self._in_float64(rows[some], score[some], widths.tie)
+            counts[:, some] = self._in_float64(rows[some], score[some])
         return counts
 
     def _hide(self, tile: Tensor, rows: Tensor) -> None:
@@ -115,9 +112,7 @@ class _Gallery:
             tile[row : row + size, start:stop] = HIDDEN
             row += size
 
-    def _resolve(
-        self, counts: Tensor, doubt: Tensor, rows: Tensor, tile: Tensor, cuts: Tensor, score: Tensor, tie: float
-    ) -> None:
+    def _resolve(self, counts: Tensor, doubt: Tensor, rows: Tensor, tile: Tensor, cuts: Tensor, score: Tensor) -> None:
         """Count in float64 what is near the doubtful matches (d,), which are flat places in `counts` (2, r K)."""
         row = doubt // (counts.shape[1] // len(rows))
         which, column = between(tile, row, cuts[1, doubt], cuts[0, doubt])
@@ -126,14 +121,15 @@ class _Gallery:
         else:
             pairs = rows[row[which]], self.items[column]
             gap = pair_scores(self.task.queries, self.task.gallery, *pairs) - score[doubt[which]]
-        counts[0].index_add_(0, doubt[which], (gap > tie).long())
-        counts[1, doubt] = torch.bincount(which[gap.abs() <= tie], minlength=len(doubt))
+        counts[0].index_add_(0, doubt[which], (gap > self.widths.tie).long())
+        counts[1, doubt] = torch.bincount(which[gap.abs() <= self.widths.tie], minlength=len(doubt))
 
-    def _in_float64(self, rows: Tensor, score: Tensor, tie: float) -> Tensor:
+    def _in_float64(self, rows: Tensor, score: Tensor) -> Tensor:
         """The same of rows in which float32 can tell too little, (2, r, K)."""
         product = self.task.queries.left(rows) @ self.task.gallery.right(self.items).T  # (r, N)
         self._hide(product, rows)
-        table = highest(product, product.shape[1], (map, 1))
-        higher = product.shape[1] - torch.searchsorted(table, score + tie, right=True)
-        reach = product.shape[1] - torch.searchsorted(table, score - tie)
+        total, tie = product.shape[1], self.widths.tie
+        table = highest(product, total, self.pool)
+        higher = total - torch.searchsorted(table, score + tie, right=True)
+        reach = total - torch.searchsorted(table, score - tie)
         return torch.stack([higher, reach - higher])
