@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.measure import print_table
 from nearfield.config import ModelConfig
 from nearfield.models import build_model
 
@@ -35,9 +36,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sides", type=int, nargs="+", default=[128, 112, 96], help="pixels (default: 128 112 96)")
     parser.add_argument("--stages", type=int, nargs="+", default=[4, 5, 6], help="frozen stages (default: 4 5 6)")
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)  # of `make speed`; one is used
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("pixels  frozen  trained numbers  forward  forward and backward")
+    rows = []
     for side in given.sides:
         images = torch.randint(0, 256, (IMAGES, side, side, 3), dtype=torch.uint8)
         for stages in given.stages:
@@ -49,7 +51,10 @@ def main() -> None:
             with torch.no_grad():
                 forward = cost(lambda model=model, batch=batch: model(batch))  # type: ignore[misc]
             both = cost(lambda model=model, batch=batch: model(batch).square().mean().backward())  # type: ignore[misc]
-            print(f"{side:6}  {stages:6}  {trained:15,}  {forward:7.2f}  {both:20.2f}", flush=True)
+            rows.append([str(side), str(stages or "none"), f"{trained:,}", f"{forward:.2f}", f"{both:.2f}"])
+            print(f"  {' '.join(rows[-1])}", flush=True)
+    print()
+    print_table(["pixels", "frozen stages of 7", "numbers that train", "forward", "forward and backward"], rows)
 
 
 if __name__ == "__main__":
