@@ -17,6 +17,7 @@ from nearfield.analysis.leaderboard import Board, seed_scores, standings
 from nearfield.analysis.levels import Level, compare_classes
 from nearfield.analysis.new_dataset import FEWEST_DATASETS, NewDataset, learn, new_dataset, spread_of_methods
 from nearfield.analysis.statistics import (
+    Comparison,
     CriticalDifference,
     Floats,
     Verdicts,
@@ -40,12 +41,21 @@ class OneDataset:
     verdicts: Verdicts | None  # level: classes
     efforts: dict[str, Effort]
 
+    def over_classes(self, a: str, b: str) -> Comparison | None:
+        """a - b over new classes and new seeds; None where the classes of the queries are not known."""
+        if not self.board.classes:
+            return None
+        return compare_classes(self.board.classes[a], self.board.classes[b], self.board.shares)
+
+    def over_seeds(self, a: str, b: str) -> Comparison:
+        """a - b over new seeds on the same test images."""
+        return compare(self.seeds[a], self.seeds[b])
+
     def difference(self, a: str, b: str) -> tuple[float, float]:
         """a - b and its standard error, in spreads: over new classes and seeds, or seeds if classes are unknown."""
-        if self.board.classes:
-            found = compare_classes(self.board.classes[a], self.board.classes[b], self.board.shares)
+        if (found := self.over_classes(a, b)) is not None:
             return found.difference.mean / self.spread, found.spread / self.spread
-        found = compare(self.seeds[a], self.seeds[b])
+        found = self.over_seeds(a, b)
         return found.difference.mean / self.spread, found.spread / sqrt(found.seeds) / self.spread
 
 

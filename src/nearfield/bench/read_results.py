@@ -31,6 +31,23 @@ def open_results(folder: str | Path, digest: str | None = None) -> BenchResults:
     return read_results(store, digest or known[0], folder)
 
 
+def open_suite(folder: Path) -> dict[str, BenchResults]:
+    """The results so far of a suite in a folder, by dataset; those of a bench are a suite of one."""
+    if (folder / FILE).is_file():
+        only = open_results(folder)
+        return {str(only.data.get("name", folder.name)): only}
+    found = {path.parent.name: open_results(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))}
+    if not found:
+        raise InputError(f"{folder} must be the folder of a bench or a suite; it holds no {FILE}, nor do its folders.")
+    own = {name: str(each.data.get("fingerprint")) for name, each in found.items()}
+    if len(set(own.values())) < len(own):
+        raise InputError(
+            f"{folder} holds several benches on the same data ({', '.join(own)}), as an ablation does; name one of its "
+            "folders."
+        )
+    return found
+
+
 def read_results(store: Store, digest: str, folder: Path | None = None) -> BenchResults:
     """The results so far of one bench of a database."""
     facts = store.facts(digest)
