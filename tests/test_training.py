@@ -641,9 +641,32 @@ def test_a_head_on_images_may_start_from_principal_components() -> None:
     config = config_of("model.init=pca")
     images = torch.randint(0, 256, (40, 8, 8), dtype=torch.uint8)
     model = build.build_learner(config, 3).model
-    build.start_from_images(model, images)
+    build.start_from_images(model, images, "noise")
     found = model.eval()(images).detach()
     torch.testing.assert_close(found.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
     spread = found.T @ found
     torch.testing.assert_close(spread, torch.diag(spread.diagonal()), atol=1e-4, rtol=0)  # uncorrelated
     assert spread.diagonal().diff().le(1e-6).all()  # by falling variance
+
+
+def test_features_to_start_from_are_computed_once_for_each_network_and_data() -> None:
+    config, images = config_of("model.init=pca"), torch.randint(0, 256, (40, 8, 8), dtype=torch.uint8)
+    seen: list[int] = []
+
+    def start(seed: int, data: str) -> torch.Tensor:
+        model = build.build_learner(config.model_copy(update={"seed": seed}), 3).model
+        model.backbone.register_forward_hook(lambda *_: seen.append(seed))
+        build.start_from_images(model, images, data)
+        weight: torch.Tensor = model.head.state_dict()["weight"]
+        return weight.clone()
+
+    first = start(0, "some")
+    assert seen == [0]
+    assert torch.equal(start(0, "some"), first)
+    assert seen == [0]  # read, not computed
+    assert not torch.equal(start(1, "some"), first)  # another network
+    start(0, "other")  # other data
+    assert seen == [0, 1, 0]
+    for number in range(10):
+        start(number, "more")
+    assert len(build._starts) <= build.MOST_STARTS

@@ -9,13 +9,14 @@ Axes: N images, C channels and h x w places of an activation.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearfield.data import cache_dir
 from nearfield.errors import RunError
@@ -45,10 +46,15 @@ def activations_of(model: EmbeddingModel, images: Rows, data: str) -> Tensor:
 
 
 def _key(model: EmbeddingModel, data: str) -> str:
-    digest = hashlib.sha256(f"{VERSION} {data} {model.preprocessing}".encode())
-    for stage in model.frozen:
-        digest.update(repr(stage).encode())
-        for name, value in stage.state_dict().items():
+    return digest_of(model.frozen, f"{VERSION} {data} {model.preprocessing}")
+
+
+def digest_of(modules: Iterable[nn.Module], told: str) -> str:
+    """A digest of what modules are and of their weights, and of what else is told."""
+    digest = hashlib.sha256(told.encode())
+    for module in modules:
+        digest.update(repr(module).encode())
+        for name, value in module.state_dict().items():
             digest.update(f"{name} {value.dtype}".encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:32]
 

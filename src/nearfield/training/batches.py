@@ -82,9 +82,9 @@ class Supply:
         self.category_names = dataset.category_names
         self.workers = config.workers
         self._augmentation = None if config.augment is None else augmentation(config.augment)
+        self._of = f"{dataset.fingerprint} {input_of(dataset, config).digest()}"  # the images as they are scored
         if self._augmentation is None:
             self._images = torch.from_numpy(pixels(dataset))
-            self._of = f"{dataset.fingerprint} {input_of(dataset, config).digest()}"
         else:
             self._for_fit, self._for_test = (
                 decoded(images_for(dataset, self._augmentation, train)) for train in (True, False)
@@ -101,6 +101,11 @@ class Supply:
         found._images = activations_of(model, self._images, self._of)
         model.takes_activations = True
         return found
+
+    @property
+    def name_of_fit(self) -> str:
+        """What tells `rows(parts.fit)` from all other images."""
+        return f"{self._of} {self.parts.fingerprint}"
 
     @cached_property
     def features(self) -> Tensor | None:

@@ -228,7 +228,7 @@ def _learner(run: Run, supply: Supply) -> tuple[Learner, Supply]:
     learner = build_learner(run.config, supply.parts.fit_classes, supply.features)
     supply = supply.behind_frozen(learner.model)
     if run.config.model.init == "pca" and supply.features is None:
-        start_from_images(learner.model, supply.rows(supply.parts.fit))
+        start_from_images(learner.model, supply.rows(supply.parts.fit), supply.name_of_fit)
     if run.config.proxy_start == "class_means":
         embeddings = embed(learner.model, supply.rows(supply.parts.fit))
         start_at_class_means(cast(ProxyLoss, learner.loss), embeddings, supply.fit_labels)
