@@ -209,7 +209,7 @@ def test_a_rise_a_fall_and_a_peak_are_told_apart() -> None:
     assert down[0].startswith("fastap: mean R@1 decreases with every value")
     assert "not monotone from 2 to 10; it is highest at 5, " in peak[0]
     assert "5 has the highest mean: significantly better than 10, 2 (" in peak[1]
-    assert peak[2].startswith(("fastap: 10 minus 2: +5.0", "fastap: 10 minus 2: +4.9"))
+    assert peak[2].startswith(("Level seeds, fastap: 10 minus 2: +5.0", "Level seeds, fastap: 10 minus 2: +4.9"))
     assert peak[2].endswith("10 is better than 2.")
     assert down[2].endswith("2 is better than 10.")
 
@@ -223,7 +223,8 @@ def test_what_the_seeds_do_not_show_is_not_said() -> None:
 
 def test_two_values_make_one_sentence() -> None:
     (line,) = words(outcome_of("sampling", {"random": 0.40, "category-hard": 0.45}))
-    assert line.startswith(("fastap: category-hard minus random: +5.0", "fastap: category-hard minus random: +4.9"))
+    start = "Level seeds, fastap: category-hard minus random: "
+    assert line.startswith((f"{start}+5.0", f"{start}+4.9"))
     assert line.endswith(": category-hard is better than random.")
     assert "corrected" not in line
 
@@ -232,7 +233,7 @@ def test_names_have_no_course() -> None:
     lines = words(outcome_of("similarity-types", {value: 0.4 + 0.02 * i for i, value in enumerate(PAIR_LOSSES)}))
     assert len(lines) == 1
     assert lines[0].startswith(
-        "MS has the highest mean: significantly better than lifted_star + mining, binomial + mining, MS weighting"
+        "Level seeds: MS has the highest mean: significantly better than lifted_star + mining, binomial + mining, MS we"
     )
 
 
@@ -246,6 +247,54 @@ def test_only_shared_seeds_are_compared_and_what_is_missing_is_said() -> None:
     alone = replace(whole, curves=(replace(curve, scores={"2": some["2"]}),))
     assert "nothing to compare" in words(alone)[0]
     assert "nothing to compare" in words(replace(whole, curves=(replace(curve, scores={}),)))[0]
+
+
+def with_classes(outcome: Outcome, noise: float, classes: int = 20) -> Outcome:
+    """The same, with scores of single classes around each seed's, every class off by its own noise at every value."""
+    rng = np.random.default_rng(0)
+    curve = outcome.curves[0]
+    own = {value: rng.normal(size=classes) * noise for value in curve.scores}
+    found = {v: {seed: each["recall@1"] + own[v] for seed, each in s.items()} for v, s in curve.scores.items()}
+    return replace(outcome, curves=(replace(curve, classes=found, shares=np.full(classes, 1 / classes)),))
+
+
+def test_new_classes_speak_first_and_are_harder_to_convince() -> None:
+    steady = words(with_classes(outcome_of("bins", {"2": 0.40, "5": 0.45, "10": 0.50}), noise=0.01))
+    assert [line.split(",")[0] for line in steady[1:]] == ["Level classes"] * 2 + ["Level seeds"] * 2
+    assert "10 has the highest mean: significantly better than 5, 2 (for new test classes" in steady[1]
+    assert "20 classes crossed with 4 seeds, Holm-corrected over 3 pairs" in steady[1]
+    varied = words(with_classes(outcome_of("bins", {"2": 0.40, "5": 0.42, "10": 0.44}), noise=0.3))
+    assert varied[2].endswith("not significantly different.")  # to new classes it may not carry
+    assert varied[4].endswith("10 is better than 2.")
+
+
+def test_numbers_of_every_pair_are_written_at_every_level() -> None:
+    numbers = outcome_json(with_classes(outcome_of("bins", {"2": 0.40, "5": 0.45, "10": 0.50}), noise=0.01))
+    found = numbers["curves"][0]["verdicts"]
+    assert list(found) == ["classes", "seeds"]
+    for listed in found.values():
+        assert [(pair["first"], pair["second"]) for pair in listed] == [("10", "5"), ("10", "2"), ("5", "2")]
+        assert listed[1]["difference"]["mean"] == pytest.approx(0.10, abs=0.03)
+        assert all(pair["significant"] for pair in listed)
+
+
+def test_classes_are_read_from_the_scores_of_queries() -> None:
+    study = ablation("sampling")
+    benches = study.benches(study.config("glyphs", seeds=3))
+    name = label(benches["random"].methods[0].name, benches["random"].methods[0].params)
+    rng, found = np.random.default_rng(0), {}
+    for value in benches:
+        table = rng.random((3, 12))
+        results = fake_results({name: 0.2}, 3, folds=1, trials=0, queries=12)
+        given = replace(results, queries=lambda *_, table=table: table, query_classes=np.arange(12) // 2)
+        found[value] = replace(given, data={"name": "glyphs"})
+    curve = collect(study, benches, found).curves[0]
+    assert {value: table.shape for value, table in curve.class_table().items()} == dict.fromkeys(benches, (3, 6))
+    expected = found["random"].queries(name, "recall@1", "separated")[1, 2:4].mean()
+    assert curve.class_table()["random"][1, 1] == pytest.approx(expected)
+    other = replace(found["random"], query_classes=np.arange(12) % 5)  # other data
+    mixed = collect(study, benches, {**found, "random": other}).curves[0]
+    assert mixed.class_table() == {}
 
 
 def test_values_that_were_not_run_are_missing() -> None:

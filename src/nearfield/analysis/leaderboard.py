@@ -115,7 +115,7 @@ def standings(results: BenchResults, part: Part = "separated", metric: str = "ma
     names, seeds = _full_table({method.label: found[method.label] for method in ranked})
     table = {name: [found[name][seed] for seed in seeds] for name in names}  # K x S
     rows_of = {name: [list(found[name]).index(seed) for seed in seeds] for name in names}
-    classes, shares = _by_class(results, rows_of, part, metric)
+    classes, shares = class_tables(results, rows_of, part, metric)
     return Board(
         metric=metric,
         part=part,
@@ -186,7 +186,7 @@ def _over_queries(results: BenchResults, label: str, part: Part, metric: str) ->
     return two_way_interval(queries[:, ~np.isnan(queries).any(axis=0)])  # a query without a match has no score
 
 
-def _by_class(
+def class_tables(
     results: BenchResults, rows: Mapping[str, list[int]], part: Part, metric: str
 ) -> tuple[dict[str, Floats], Floats]:
     """Scores of each class by method, of the given rows of seeds; none where classes or queries are not known."""

@@ -1,14 +1,18 @@
-"""The outcome of an ablation: a curve for each method over the values of the axis. Scores lie in [0, 1]."""
+"""The outcome of an ablation: a curve for each method over the values of the axis. Scores lie in [0, 1].
+
+Axes: S seeds that all values share, C classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from nearfield.analysis.statistics import Interval, mean_interval
+from nearfield.analysis.leaderboard import class_tables
+from nearfield.analysis.statistics import Floats, Interval, mean_interval
 from nearfield.bench.ablations import Ablation
 from nearfield.bench.plan import label
 from nearfield.bench.results import BenchResults, Scores
@@ -24,15 +28,27 @@ class Curve:
     method: str  # "" where the axis is the method
     scores: Mapping[str, Mapping[int, Scores]]
     seconds: Mapping[str, float]  # mean training time of one network
+    classes: Mapping[str, Mapping[int, Floats]] = field(default_factory=dict)  # by METRIC: value -> seed -> (C,)
+    shares: Floats = field(default_factory=lambda: np.zeros(0))  # (C,) of the queries
 
     def interval(self, value: str, metric: str = METRIC) -> Interval:
         """Mean and 95 % t-interval over seeds."""
         return mean_interval([scores[metric] for scores in self.scores[value].values()])
 
+    @property
+    def shared_seeds(self) -> list[int]:
+        """The seeds that all values have finished."""
+        return sorted(set.intersection(*(set(seeds) for seeds in self.scores.values())))
+
     def table(self, metric: str = METRIC) -> dict[str, list[float]]:
-        """Value -> scores of the seeds that all values share."""
-        shared = set.intersection(*(set(seeds) for seeds in self.scores.values()))
-        return {v: [seeds[seed][metric] for seed in sorted(shared)] for v, seeds in self.scores.items()}
+        """Value -> scores of the shared seeds."""
+        return {v: [seeds[seed][metric] for seed in self.shared_seeds] for v, seeds in self.scores.items()}
+
+    def class_table(self) -> dict[str, Floats]:
+        """Value -> scores of every class by `METRIC`, (S, C); nothing where they are not known for all values."""
+        if self.classes.keys() != self.scores.keys() or len(self.shared_seeds) < 2:
+            return {}
+        return {v: np.stack([seeds[seed] for seed in self.shared_seeds]) for v, seeds in self.classes.items()}
 
 
 @dataclass(frozen=True)
@@ -72,11 +88,17 @@ def _shared_name(benches: Mapping[str, BenchConfig], index: int) -> str:
 
 def _curve(index: int, name: str, benches: Mapping[str, BenchConfig], found: Mapping[str, BenchResults]) -> Curve:
     scores, seconds = {}, {}
+    classes: dict[str, dict[int, Floats]] = {}
+    shares: Floats = np.zeros(0)
     for value, results in found.items():
         method = benches[value].methods[index]
         wanted = label(method.name, method.params)
         seeds = next((each.seeds for each in results.methods if each.label == wanted), ())
-        if seeds:
-            scores[value] = {seed.seed: seed.separated for seed in seeds}
-            seconds[value] = float(np.mean([fold.train_seconds for seed in seeds for fold in seed.folds]))
-    return Curve(name, scores, seconds)
+        if not seeds:
+            continue
+        scores[value] = {seed.seed: seed.separated for seed in seeds}
+        seconds[value] = float(np.mean([fold.train_seconds for seed in seeds for fold in seed.folds]))
+        tables, own = class_tables(results, {wanted: list(range(len(seeds)))}, "separated", METRIC)
+        if tables and (not classes or np.array_equal(own, shares)):  # other data have other classes
+            classes[value], shares = dict(zip(scores[value], tables[wanted], strict=True)), own
+    return Curve(name, scores, seconds, classes, shares)

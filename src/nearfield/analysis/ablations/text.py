@@ -1,7 +1,7 @@
 """The outcome of an ablation in sentences, as a table, as JSON, and written to files.
 
-Only text is in percent. Every verdict is from `analysis.statistics`: paired over seeds, corrected over all pairs of
-values.
+Only text is in percent. Every verdict says its level: new test classes (`analysis.levels`), where scores of single
+queries are known, and new seeds on the same test images (`analysis.statistics`), corrected over all pairs of values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from nearfield.analysis.ablations.figure import ablation_figure
 from nearfield.analysis.ablations.outcome import METRIC, Curve, Outcome, first_of
 from nearfield.analysis.figures.svg import svg
-from nearfield.analysis.statistics import Interval, Verdicts, compare, kendall_tau, verdicts
+from nearfield.analysis.levels import SAYS, Level, class_verdicts
+from nearfield.analysis.statistics import Interval, Verdicts, kendall_tau, verdicts
 from nearfield.analysis.tables import markdown_table, percent, title
 from nearfield.bench.ablations import Ablation
 from nearfield.files import write_json, write_text
@@ -32,8 +33,7 @@ def words(outcome: Outcome) -> list[str]:
     """The outcome in sentences, for every method."""
     lines = []
     for curve in outcome.curves:
-        prefix = f"{curve.method}: " if curve.method else ""
-        lines += [prefix + line for line in _sentences(outcome.ablation, curve)]
+        lines += _sentences(outcome.ablation, curve)
     lines += rank_lines(outcome) if outcome.ablation.ranks else []
     return lines + ["Not finished: " + "; ".join(outcome.missing) + "."] * bool(outcome.missing)
 
@@ -55,16 +55,31 @@ def rank_lines(outcome: Outcome) -> list[str]:
 
 def _sentences(ablation: Ablation, curve: Curve) -> list[str]:
     table = curve.table() if curve.scores else {}
+    begin, of = (f"{curve.method}: ", f", {curve.method}") if curve.method else ("", "")
     if len(table) < 2 or not next(iter(table.values())):
-        return ["fewer than two values share a finished seed; there is nothing to compare."]
-    names, seeds = list(table), len(next(iter(table.values())))
-    found = verdicts(table)
-    lines = [_course(ablation, table, curve)] if ablation.ordered and len(table) > 2 else []
-    if len(table) > 2:
-        lines.append(_against_best(found, seeds))
-    if ablation.ordered or len(table) == 2:
-        lines.append(_ends(names[0], names[-1], table, found))
+        return [f"{begin}fewer than two values share a finished seed; there is nothing to compare."]
+    names = list(table)
+    lines = [begin + _course(ablation, table, curve)] if ablation.ordered and len(table) > 2 else []
+    for level, found in _verdicts(curve).items():
+        if len(table) > 2:
+            lines.append(f"Level {level}{of}: {_against_best(found, _tests(level, curve))}")
+        if ablation.ordered or len(table) == 2:
+            lines.append(f"Level {level}{of}: {_ends(names[0], names[-1], found)}")
     return lines
+
+
+def _verdicts(curve: Curve) -> dict[Level, Verdicts]:
+    """Of all pairs of values, from the most general level to the least."""
+    found: dict[Level, Verdicts] = {}
+    if classes := curve.class_table():
+        found["classes"] = class_verdicts(classes, curve.shares)
+    return found | {"seeds": verdicts(curve.table())}
+
+
+def _tests(level: Level, curve: Curve) -> str:
+    seeds, count = len(curve.shared_seeds), len(curve.scores)
+    by = f"{len(curve.shares)} classes crossed with {seeds} seeds" if level == "classes" else f"{seeds} seeds"
+    return f"{SAYS[level]}: {by}, Holm-corrected over {count * (count - 1) // 2} pairs"
 
 
 def _course(ablation: Ablation, table: Mapping[str, Sequence[float]], curve: Curve) -> str:
@@ -81,22 +96,22 @@ def _course(ablation: Ablation, table: Mapping[str, Sequence[float]], curve: Cur
     return f"mean {metric} is not monotone {ends}; it is highest at {best}, {percent(curve.interval(best))} %."
 
 
-def _against_best(found: Verdicts, seeds: int) -> str:
+def _against_best(found: Verdicts, tests: str) -> str:
     best, *alike = found.like_best
     worse = [pair.second for pair in found.pairs if pair.first == best and pair.significant]
     parts = [f"significantly better than {', '.join(worse)}"] if worse else []
     parts += [f"not significantly different from {', '.join(alike)}"] if alike else []
-    tests = f"paired t-tests over {seeds} seeds, Holm-corrected over {len(found.pairs)} pairs"
     return f"{best} has the highest mean: {'; '.join(parts)} ({tests})."
 
 
-def _ends(first: str, last: str, table: Mapping[str, Sequence[float]], found: Verdicts) -> str:
+def _ends(first: str, last: str, found: Verdicts) -> str:
     """The last value against the first, with its interval and verdict."""
-    difference = compare(table[last], table[first], names=(last, first)).difference
     verdict = next(pair for pair in found.pairs if {pair.first, pair.second} == {first, last})
+    difference = verdict.comparison.difference
+    mean = difference.mean if verdict.first == last else -difference.mean
     half = "" if difference.half_width is None else f" ± {100 * difference.half_width:.2f}"
     corrected = "" if len(found.pairs) == 1 else "; corrected over all pairs"
-    value = f"{100 * difference.mean:+.2f}{half} percentage points of {title(METRIC)}"
+    value = f"{100 * mean:+.2f}{half} percentage points of {title(METRIC)}"
     return f"{last} minus {first}: {value}{corrected}: {verdict.text}."
 
 
@@ -164,6 +179,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
                     }
                     for value, seeds in curve.scores.items()
                 },
+                "verdicts": _pairs(curve),
             }
             for curve in outcome.curves
         ],
@@ -171,6 +187,20 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
         "papers": [{"where": p.where, "found": p.found, "numbers": p.numbers} for p in study.papers],
         "missing": list(outcome.missing),
         "benches": {value: bench.model_dump(mode="json") for value, bench in outcome.benches.items()},
+    }
+
+
+def _pairs(curve: Curve) -> dict[str, list[dict[str, Any]]]:
+    """Level -> every pair of values: the difference first - second before correction, p and verdict after it."""
+    if len(curve.scores) < 2 or not curve.shared_seeds:
+        return {}
+    return {
+        level: [
+            {"first": pair.first, "second": pair.second, "p": pair.p, "significant": pair.significant}
+            | {"difference": _interval(pair.comparison.difference)}
+            for pair in found.pairs
+        ]
+        for level, found in _verdicts(curve).items()
     }
 
 
