@@ -31,6 +31,7 @@ TABLES = {
     "chunks": ["benchmarks.speed_training", "--tables", "chunks"],
     "several_heads": ["benchmarks.speed_training", "--tables", "several_heads"],
     "frozen": ["benchmarks.speed_frozen", "--sides", "128", "--stages", "0", "4", "5", "6"],
+    "networks": ["benchmarks.speed_networks"],
     "bridge": ["benchmarks.speed_bridge"],
     "index": ["benchmarks.speed_index", "--only", "exact", "ivf", "pq"],
     "graph": ["benchmarks.speed_index", "--count", "100000", "--only", "hnsw", "ivf"],

@@ -313,6 +313,8 @@ def test_the_page_and_the_numbers_hold_everything() -> None:
     page, numbers = outcome_markdown(outcome), json.loads(json.dumps(outcome_json(outcome)))
     for text in ("equally many images", "| 256", "triplet", "78.35", "Figure 4a and Table 1", *words(outcome)):
         assert text in page
+    assert "The bench at 32:\n\n```toml\n" in page
+    assert "batch_size = 32\n" in page
     assert [curve["method"] for curve in numbers["curves"]] == ["fastap", "triplet"]
     value = numbers["curves"][0]["values"]["256"]
     assert value["recall@1"]["mean"] == pytest.approx(0.50, abs=0.002)

@@ -155,8 +155,15 @@ def outcome_markdown(outcome: Outcome) -> str:
     )
     found = "\n".join(f"- {line}" for line in words(outcome))
     parts = [f"# {study.question}", conditions, study.note, "![The curves](ablation.svg)", table_markdown(outcome)]
-    parts += ["Results:", found, "What the papers report:", papers_markdown(study)]
+    parts += ["Results:", found, "What the papers report:", papers_markdown(study), *_provenance(outcome)]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _provenance(outcome: Outcome) -> list[str]:
+    """What it takes to run the same again: versions, commit, and the bench that the axis varies."""
+    facts = ", ".join(f"{name} {value}" for name, value in outcome.environment.items() if value)
+    value, bench = next(iter(outcome.benches.items()))
+    return ["## Provenance", f"{facts}. The bench at {value}:".lstrip(". "), f"```toml\n{bench.to_toml().strip()}\n```"]
 
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
