@@ -222,7 +222,8 @@ def test_what_the_seeds_do_not_show_is_not_said() -> None:
 
 
 def test_two_values_make_one_sentence() -> None:
-    (line,) = words(outcome_of("sampling", {"random": 0.40, "category-hard": 0.45}))
+    line, level = words(outcome_of("sampling", {"random": 0.40, "category-hard": 0.45}))
+    assert level == "Level seeds: for new seeds on the same test images."
     start = "Level seeds, fastap: category-hard minus random: "
     assert line.startswith((f"{start}+5.0", f"{start}+4.9"))
     assert line.endswith(": category-hard is better than random.")
@@ -231,7 +232,7 @@ def test_two_values_make_one_sentence() -> None:
 
 def test_names_have_no_course() -> None:
     lines = words(outcome_of("similarity-types", {value: 0.4 + 0.02 * i for i, value in enumerate(PAIR_LOSSES)}))
-    assert len(lines) == 1
+    assert len(lines) == 2
     assert lines[0].startswith(
         "Level seeds: MS has the highest mean: significantly better than lifted_star + mining, binomial + mining, MS we"
     )
@@ -260,8 +261,9 @@ def with_classes(outcome: Outcome, noise: float, classes: int = 20) -> Outcome:
 
 def test_new_classes_speak_first_and_are_harder_to_convince() -> None:
     steady = words(with_classes(outcome_of("bins", {"2": 0.40, "5": 0.45, "10": 0.50}), noise=0.01))
-    assert [line.split(",")[0] for line in steady[1:]] == ["Level classes"] * 2 + ["Level seeds"] * 2
-    assert "10 has the highest mean: significantly better than 5, 2 (for new test classes" in steady[1]
+    assert [line.split(",")[0] for line in steady[1:5]] == ["Level classes"] * 2 + ["Level seeds"] * 2
+    assert steady[5] == "Level classes: for new test classes of this dataset and new seeds."
+    assert "10 has the highest mean: significantly better than 5, 2 (" in steady[1]
     assert "20 classes crossed with 4 seeds, Holm-corrected over 3 pairs" in steady[1]
     varied = words(with_classes(outcome_of("bins", {"2": 0.40, "5": 0.42, "10": 0.44}), noise=0.3))
     assert varied[2].endswith("not significantly different.")  # to new classes it may not carry

@@ -35,6 +35,8 @@ def words(outcome: Outcome) -> list[str]:
     for curve in outcome.curves:
         lines += _sentences(outcome.ablation, curve)
     lines += rank_lines(outcome) if outcome.ablation.ranks else []
+    said: list[Level] = [level for level in ("classes", "seeds") if any(f"Level {level}" in line for line in lines)]
+    lines += [f"Level {level}: {SAYS[level]}." for level in said]
     return lines + ["Not finished: " + "; ".join(outcome.missing) + "."] * bool(outcome.missing)
 
 
@@ -79,7 +81,7 @@ def _verdicts(curve: Curve) -> dict[Level, Verdicts]:
 def _tests(level: Level, curve: Curve) -> str:
     seeds, count = len(curve.shared_seeds), len(curve.scores)
     by = f"{len(curve.shares)} classes crossed with {seeds} seeds" if level == "classes" else f"{seeds} seeds"
-    return f"{SAYS[level]}: {by}, Holm-corrected over {count * (count - 1) // 2} pairs"
+    return f"{by}, Holm-corrected over {count * (count - 1) // 2} pairs"
 
 
 def _course(ablation: Ablation, table: Mapping[str, Sequence[float]], curve: Curve) -> str:
