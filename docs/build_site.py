@@ -35,6 +35,7 @@ LINK = re.compile(r"(?<!!)(\[(?:[^\]\[`]|`[^`]*`)*\])\(([^)\s]+)\)")
 CODE = re.compile(r"^( *)```.*?^\1```", re.S | re.M)
 DECISIONS = "\n## Decisions\n"
 LISTED = "reproductions"  # a folder of pages that commands write: its index is made here, and the nav has only that
+FOLDERS = (f"{LISTED}/", "ablations/")  # whose pages are reached from another one: the index, ablations.md
 REPORT, SUITE_REPORT = "example-report/report.html", "suite-report/report.html"
 # what a browser fetches by itself; everything else is a link that somebody clicks
 FETCHED = {
@@ -150,7 +151,7 @@ def missing_pages(docs: Path, nav: object) -> list[str]:
     lacking = [
         f"docs/{name} is not in the nav of mkdocs.yml; add it."
         for name in sorted(there - named)
-        if not name.startswith(f"{LISTED}/")
+        if not name.startswith(FOLDERS)
     ]
     return lacking + [f"mkdocs.yml names {name}, which is not in docs/." for name in sorted(named - there)]
 

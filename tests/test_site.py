@@ -84,6 +84,13 @@ def test_reproductions_are_listed(docs: Path) -> None:
     assert [name for name in pages if f"]({name})" not in index] == []
 
 
+def test_every_ablation_is_reached_from_the_page_about_them(docs: Path) -> None:
+    text = (docs / "ablations.md").read_text(encoding="utf-8")
+    pages = sorted((docs / "ablations").glob("*.md"))
+    assert pages
+    assert [page.name for page in pages if f"](ablations/{page.name})" not in text] == []
+
+
 def test_decisions_are_a_page(docs: Path) -> None:
     text = (docs / "decisions.md").read_text(encoding="utf-8")
     assert text.count("\n## ") >= 10
