@@ -9,7 +9,7 @@ import math
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,9 @@ from nearfield.config import OptimizerConfig, RunConfig, load_config
 from nearfield.data import load
 from nearfield.errors import InputError, RunError
 from nearfield.metrics import retrieval_metrics
+from nearfield.metrics.dataset_scores import score_test
 from nearfield.training import build, loop, run_folder
+from nearfield.training import run as run_module
 from nearfield.training.batches import Supply, split
 from nearfield.training.loop import Interrupted, train
 from nearfield.training.optimizers import build_optimizer, clip_gradients
@@ -464,12 +466,19 @@ def test_folds_are_those_of_the_reality_check() -> None:
 def choose_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation that rises with every look, for tests of what training makes of the weights."""
     looks = itertools.count()
-    monkeypatch.setattr(loop, "validate", lambda run, model, supply: {"map@r": next(looks) / 1e6})
+    validate_by(monkeypatch, lambda: next(looks) / 1e6)
+
+
+def validate_by(monkeypatch: pytest.MonkeyPatch, score: Callable[[], float]) -> None:
+    """Every look at the validation classes finds this score, the first one at the start too."""
+    for module in (loop, run_module):
+        monkeypatch.setattr(module, "validate", lambda run, model, supply: {"map@r": score()})
+    monkeypatch.setattr(run_module, "_starts", {})
 
 
 def test_training_that_loses_to_its_start_returns_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
-    monkeypatch.setattr(loop, "validate", lambda run, model, supply: {"map@r": 0.5 - next(looks) / 1e3})
+    validate_by(monkeypatch, lambda: 0.5 - next(looks) / 1e3)
     config = config_of()
     with pytest.warns(loop.TrainingWarning, match="did not improve on its start"):
         result = train(config, tmp_path)
@@ -647,6 +656,35 @@ def test_a_head_on_images_may_start_from_principal_components() -> None:
     spread = found.T @ found
     torch.testing.assert_close(spread, torch.diag(spread.diagonal()), atol=1e-4, rtol=0)  # uncorrelated
     assert spread.diagonal().diff().le(1e-6).all()  # by falling variance
+
+
+def test_a_start_that_runs_share_is_scored_once_and_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[str] = []
+
+    def counted(*given: Any, **options: Any) -> Any:
+        tested.append("test")
+        return score_test(*given, **options)
+
+    monkeypatch.setattr(run_module, "score_test", counted)
+    monkeypatch.setattr(run_module, "_starts", {})
+    config = config_of("steps=2", "eval_every=2")
+
+    def starts(name: str, *overrides: str) -> tuple[dict[str, Any], int]:
+        before = len(tested)
+        found = train(config_of("steps=2", "eval_every=2", *overrides), tmp_path / name)["start"]
+        return found, len(tested) - before
+
+    assert config.oracle is False
+    first, others = starts("first"), starts("same", "optimizer.lr=0.1", "method.name=contrastive")
+    assert (first[1], others[1]) == (2, 1)  # at the start and the end; at the end
+    assert others[0] == first[0]
+    again = starts("another", "seed=1")
+    assert again[1] == 2
+    assert again[0] != first[0]
+    assert starts("metric", "distance=euclidean")[1] == 2
+    for seed in range(2, 8):
+        starts(f"seed{seed}", f"seed={seed}")
+    assert len(run_module._starts) <= run_module.MOST_STARTS
 
 
 def test_features_to_start_from_are_computed_once_for_each_network_and_data() -> None:

@@ -63,6 +63,7 @@ from nearfield.training.run import (
     identity_of,
     result_of,
     score_on_test,
+    score_start,
     validate,
 )
 from nearfield.training.run_folder import RunFolder
@@ -241,16 +242,17 @@ def _score(run: Run, at: Checkpoint, model: nn.Module, supply: Supply, loss: flo
 
     At the start there is no loss yet, and the test classes are scored for comparison with the end.
     """
-    scores = validate(run, model, supply)
+    start = score_start(run, model, supply) if loss is None else None
+    scores = start[0] if start else validate(run, model, supply)
     score = scores[run.config.select_by]
     if score > at.best_score:
         at.best, at.best_val, at.best_score, at.best_step = copy_weights(model), scores, score, at.step
     record = {"step": at.step, **({} if loss is None else {"loss": loss})}
     record |= {f"val_{key}": value for key, value in scores.items()}
-    if run.test and (run.config.oracle or loss is None):
-        oracle = score_on_test(run, model, supply, METRICS)[1]
+    if run.test and (run.config.oracle or start):
+        oracle = start[1] if start else score_on_test(run, model, supply, METRICS)[1]
         record |= {f"test_{key}": value for key, value in oracle.items()} if run.config.oracle else {}
-        record |= {f"{START}{key}": value for key, value in oracle.items()} if loss is None else {}
+        record |= {f"{START}{key}": value for key, value in oracle.items()} if start else {}
     if run.writes:
         _warn(run.folder, at.doctor.look_at_scores(at.step, score))
         run.folder.log(record)

@@ -21,6 +21,7 @@ from nearfield.errors import InputError, RunError
 from nearfield.metrics.dataset_scores import score_test
 from nearfield.metrics.remembered import remembered_metrics
 from nearfield.models import EmbeddingModel, embed
+from nearfield.models.activations import digest_of
 from nearfield.models.build import weights_file
 from nearfield.models.pretrained import sha256_of
 from nearfield.training.batches import Parts, Supply, split
@@ -31,6 +32,10 @@ from nearfield.training.run_folder import ANOTHER_FOLDER, RunFolder
 
 METRICS = ("recall", "r_precision", "map_at_r")
 START = "start_test_"  # prefix of the test scores before the first step, in the first record
+MOST_STARTS = 4
+_starts: dict[
+    str, tuple[dict[str, float], dict[str, float]]
+] = {}  # scores of this process's starts, by what they are of
 Progress = Callable[[int, int, dict[str, float]], None]  # (step, steps, latest numbers)
 Identity = Mapping[str, str | None]  # fingerprints of data, split and pretrained weights
 Track = Callable[[int, Mapping[str, Any]], None]  # (step, its record)
@@ -104,6 +109,24 @@ def validate(run: Run, model: nn.Module, supply: Supply) -> dict[str, float]:
     part = supply.parts.val
     embeddings, labels = _embed(run, model, supply, part), supply.labels[part]
     return remembered_metrics(embeddings, labels, METRICS, ks=run.ks, distance=distance_of(run.config))[0]
+
+
+def score_start(run: Run, model: nn.Module, supply: Supply) -> tuple[dict[str, float], dict[str, float]]:
+    """Validation scores before the first step, and test scores for comparison with the end, if the run is tested.
+
+    Trials and seeds that start from one network have them in common: a process computes them once. Of several processes
+    each embeds its share, so that they must do it together.
+    """
+    alone = run.place.world_size == 1
+    told = f"{supply.name_of_fit} {distance_of(run.config)} {run.ks} {run.test}"
+    found = _starts.get(key := digest_of([model], told)) if alone else None
+    if found is None:
+        found = validate(run, model, supply), score_on_test(run, model, supply, METRICS)[1] if run.test else {}
+        while len(_starts) >= MOST_STARTS:
+            del _starts[next(iter(_starts))]
+        if alone:
+            _starts[key] = found
+    return dict(found[0]), dict(found[1])
 
 
 def score_on_test(
