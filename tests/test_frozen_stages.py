@@ -257,3 +257,14 @@ def test_augmented_images_have_their_own_size_and_no_cache(photographs: Path, ca
     model = build_model(ModelConfig(channels=3, width=2, frozen_stages=2), seed=0)
     assert supply.behind_frozen(model) is supply
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_digest_tells_weights_of_every_type_apart(dtype: torch.dtype) -> None:
+    def digest(last: float, told: str = "data") -> str:
+        layer = torch.nn.Linear(2, 2).to(dtype)
+        layer.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.tensor([0.0, last])})
+        return activations.digest_of([layer, torch.nn.BatchNorm1d(2)], told)
+
+    assert digest(1.0) == digest(1.0)
+    assert len({digest(1.0), digest(2.0), digest(1.0, "other data")}) == 3

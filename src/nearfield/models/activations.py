@@ -55,7 +55,8 @@ def digest_of(modules: Iterable[nn.Module], told: str) -> str:
     for module in modules:
         digest.update(repr(module).encode())
         for name, value in module.state_dict().items():
-            digest.update(f"{name} {value.dtype}".encode() + value.detach().cpu().contiguous().numpy().tobytes())
+            raw = value.detach().cpu().contiguous().flatten().view(torch.uint8)  # NumPy does not know bfloat16
+            digest.update(f"{name} {value.dtype}".encode() + raw.numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
